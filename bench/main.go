@@ -1,0 +1,147 @@
+// Command bench measures Millrace beside its peers, on two PostgreSQL servers
+// of its own that it starts on the loopback interface and removes again.
+//
+//	go run ./bench -mode quick              every backlog, small: three minutes
+//	go run ./bench -mode full -write        what docs/benchmarks.md shows
+//	go run ./bench -only small,latency      some of it
+//
+// The contenders of a set are interleaved (A B C A B C …), so that a machine
+// that gets slower meanwhile hits all of them; only ratios within a set mean
+// anything. Each run works on its own copy of the replication slot and its own
+// clone of the target database. The clock stops when the row that was written
+// last is visible on the target, seen by the same poller for all.
+//
+// Results are printed; -write also merges them into bench/results/MODE.json
+// and, in full mode, renders that file into docs/benchmarks.md. In quick mode
+// the exit status is 1 when a ratio is worse than bench/thresholds.json allows,
+// in both modes when Millrace takes more memory than it may.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := dispatch(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// dispatch runs the bench, or the child process that is one of its contenders.
+func dispatch(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "decode" {
+		return decodeMain(ctx, args[1:])
+	}
+	o, err := parseOptions(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return run(ctx, o)
+}
+
+// options are what the command line says.
+type options struct {
+	full       bool
+	only       []string
+	contenders []string
+	rounds     int
+	scale      float64
+	verify     string
+	write      bool
+	tableBytes int64
+	millrace   string
+	root       string
+}
+
+func (o options) mode() string {
+	if o.full {
+		return "full"
+	}
+	return "quick"
+}
+
+func parseOptions(args []string) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	mode := fs.String("mode", "quick", "quick or full")
+	only := fs.String("only", "", "comma-separated sets: "+strings.Join(setNames(), ", ")+" (default: all of the mode)")
+	contenders := fs.String("contenders", "", "comma-separated contenders (default: all)")
+	fs.IntVar(&o.rounds, "n", 0, "runs of each contender (default: 3 quick, 5 full)")
+	fs.Float64Var(&o.scale, "scale", 1, "multiply the size of every workload")
+	fs.StringVar(&o.verify, "verify", "first", "compare source and target after: first, all or none of the runs")
+	fs.BoolVar(&o.write, "write", false, "keep the results in bench/results and, in full mode, docs/benchmarks.md")
+	fs.Int64Var(&o.tableBytes, "table-bytes", 10<<30, "size of the table that the memory set loads")
+	fs.StringVar(&o.millrace, "millrace", "", "millrace binary (default: built from this module)")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	o.full = *mode == "full"
+	o.only, o.contenders = splitList(*only), splitList(*contenders)
+	if o.rounds == 0 {
+		o.rounds = 3
+		if o.full {
+			o.rounds = 5
+		}
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return o, err
+	}
+	o.root = root
+	return o, o.validate(*mode, fs.Args())
+}
+
+func (o options) validate(mode string, rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if mode != "quick" && mode != "full" {
+		return fmt.Errorf("-mode %q: want quick or full", mode)
+	}
+	if !slices.Contains([]string{"first", "all", "none"}, o.verify) {
+		return fmt.Errorf("-verify %q: want first, all or none", o.verify)
+	}
+	for _, name := range o.only {
+		if !slices.Contains(setNames(), name) {
+			return fmt.Errorf("-only %q: want some of %s", name, strings.Join(setNames(), ", "))
+		}
+	}
+	for _, name := range o.contenders {
+		if !slices.Contains(contenderNames, name) {
+			return fmt.Errorf("-contenders %q: want some of %s", name, strings.Join(contenderNames, ", "))
+		}
+	}
+	return nil
+}
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// wanted tells whether the command line selects a set; what is not in the mode
+// by default has to be named.
+func (o options) wanted(name string, byDefault bool) bool {
+	if len(o.only) == 0 {
+		return byDefault
+	}
+	return slices.Contains(o.only, name)
+}
+
+func (o options) has(contender string) bool {
+	return len(o.contenders) == 0 || slices.Contains(o.contenders, contender)
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// The job's names. The slot is the one that bootstrap creates; for each run it
+// is made anew from a copy that stays where bootstrap left it.
+const (
+	millraceJob      = "bench"
+	millraceDB       = "bench_millrace" // the template with the job's record in it
+	millraceSlot     = "millrace_bench"
+	millraceBaseSlot = "bench_millrace"
+)
+
+// millrace is the program itself, run as a user would.
+type millrace struct {
+	child *child
+	watch *memoryWatch
+}
+
+func (*millrace) name() string { return nameMillrace }
+
+// configuration is all defaults but for what the bench needs.
+const configuration = `job: %s
+source:
+  postgres: {url: "%s", publication: %s}
+snapshot: {mode: %s, parallel: %d}
+destination:
+  postgres: {url: "%s", schema: existing}
+http: {listen: "127.0.0.1:0"}
+`
+
+func (s *stage) configure(db, mode string, parallel int) (string, error) {
+	path := filepath.Join(s.dir, db+".yaml")
+	text := fmt.Sprintf(configuration, millraceJob, s.source.URL(sourceDB), publication, mode, parallel, s.target.URL(db))
+	return path, os.WriteFile(path, []byte(text), 0o600)
+}
+
+// bootstrap records the job in a clone of the target that is equal already.
+func (s *stage) bootstrap(ctx context.Context, db string) error {
+	config, err := s.configure(db, "none", 1)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, s.millrace, "bootstrap", "-q", "-c", config)
+	cmd.Env = cleanEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("millrace bootstrap: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (a *millrace) prepare(ctx context.Context, s *stage) error {
+	if err := s.source.dropSlot(ctx, millraceSlot); err != nil {
+		return err
+	}
+	if err := s.target.recreate(ctx, millraceDB, baseDB); err != nil {
+		return err
+	}
+	if err := s.bootstrap(ctx, millraceDB); err != nil {
+		return err
+	}
+	return s.source.copySlot(ctx, millraceSlot, millraceBaseSlot)
+}
+
+func (a *millrace) arm(ctx context.Context, s *stage) error {
+	if err := s.target.recreate(ctx, runDB, millraceDB); err != nil {
+		return err
+	}
+	return s.source.copySlot(ctx, millraceBaseSlot, millraceSlot)
+}
+
+func (a *millrace) start(ctx context.Context, s *stage) error {
+	config, err := s.configure(runDB, "none", 1)
+	if err != nil {
+		return err
+	}
+	if a.child, err = startChild(ctx, s.millrace, "run", "-c", config); err != nil {
+		a.child = nil
+		return err
+	}
+	a.watch = watchMemory(a.child.pid())
+	return nil
+}
+
+func (a *millrace) broken() error {
+	select {
+	case <-a.child.done:
+		return a.child.failure(errStopped.Error())
+	default:
+		return nil
+	}
+}
+
+func (a *millrace) observe(ctx context.Context, s *stage, m *sample) {
+	m.ClientCPU = seconds(cpuOf(a.child.pid()))
+	m.RowPath = s.rowPath(ctx)
+	m.PeakBytes, m.MedianBytes = a.watch.stop()
+	a.watch = nil
+}
+
+// rowPath asks the process how many transactions took the row path; nil when
+// it can't be had.
+func (s *stage) rowPath(ctx context.Context) *int64 {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	addr, err := s.target.value(ctx, runDB, "SELECT http FROM millrace.runtime WHERE job = '"+millraceJob+"'")
+	if err != nil || addr == "" {
+		return nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/status", nil)
+	if err != nil {
+		return nil
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	var status struct {
+		Fallback *int64 `json:"fallback_transactions"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&status); err != nil {
+		return nil
+	}
+	return status.Fallback
+}
+
+func (a *millrace) disarm(ctx context.Context, s *stage) error {
+	var err error
+	if a.watch != nil {
+		a.watch.stop()
+		a.watch = nil
+	}
+	if a.child != nil {
+		err = a.child.terminate()
+		a.child = nil
+	}
+	return errors.Join(err, s.source.dropSlot(ctx, millraceSlot))
+}

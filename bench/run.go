@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// bench is one run of the program.
+type bench struct {
+	options
+	source, target *server
+	dir            string
+	report         *report
+	done           []set // the sets of this run
+}
+
+// setNames are the words of -only.
+func setNames() []string {
+	var names []string
+	for _, w := range workloads {
+		names = append(names, w.name)
+	}
+	return append(names, "latency", "load", "memory")
+}
+
+func run(ctx context.Context, o options) (err error) {
+	b := &bench{options: o}
+	if b.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if err := b.build(ctx); err != nil {
+		return err
+	}
+	if b.report, err = loadReport(b.resultPath()); err != nil {
+		return err
+	}
+	for name, srv := range map[string]**server{"source": &b.source, "target": &b.target} {
+		if *srv, err = startServer(ctx, name); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, (*srv).Close()) }()
+	}
+	if err := b.describe(ctx); err != nil {
+		return err
+	}
+	if err := b.measure(ctx); err != nil {
+		return err
+	}
+	return b.judge()
+}
+
+// build makes the binary unless one is given or nothing needs it.
+func (b *bench) build(ctx context.Context) error {
+	if b.millrace != "" || !b.has("millrace") {
+		return nil
+	}
+	b.millrace = filepath.Join(b.dir, "millrace")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", b.millrace, "./cmd/millrace")
+	cmd.Dir = b.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build millrace: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (b *bench) describe(ctx context.Context) error {
+	version, err := b.source.value(ctx, "postgres", "SHOW server_version")
+	if err != nil {
+		return err
+	}
+	b.report.Machine = describeMachine()
+	b.report.PostgreSQL = version
+	b.report.Go = strings.TrimPrefix(runtime.Version(), "go")
+	b.report.Settings = append([]string{"fsync=off"}, settings...)
+	b.report.Native = nativeOptions
+	return nil
+}
+
+// measure takes the sets one by one; with -write the file is saved after each,
+// so that an interrupted run keeps what it has.
+func (b *bench) measure(ctx context.Context) error {
+	for _, w := range workloads {
+		if !b.wanted(w.name, true) {
+			continue
+		}
+		s, err := b.backlog(ctx, w)
+		if err := b.keep(s, err); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	for _, part := range []struct {
+		name      string
+		byDefault bool
+		measure   func(context.Context) ([]set, error)
+	}{
+		{"latency", true, b.latency},
+		{"load", true, b.load},
+		{"memory", b.full, b.memory},
+	} {
+		if !b.wanted(part.name, part.byDefault) {
+			continue
+		}
+		sets, err := part.measure(ctx)
+		for _, s := range sets {
+			if err := b.keep(s, nil); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) keep(s set, err error) error {
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	s.Taken, b.report.Taken = now, now
+	b.done = append(b.done, s)
+	b.report.put(s)
+	fmt.Print(s.text())
+	if !b.write {
+		return nil
+	}
+	return b.report.save(b.resultPath())
+}
+
+// judge renders the documentation and looks for regressions in what was
+// measured this time.
+func (b *bench) judge() error {
+	if b.write && b.full {
+		if err := writeDocs(filepath.Join(b.root, "docs", "benchmarks.md"), b.report); err != nil {
+			return err
+		}
+	}
+	limits, err := loadThresholds(filepath.Join(b.root, "bench", "thresholds.json"))
+	if err != nil {
+		return err
+	}
+	if b.full {
+		return limits.checkMemory(b.done)
+	}
+	return errors.Join(limits.checkRatios(b.done), limits.checkMemory(b.done))
+}
+
+func (b *bench) resultPath() string {
+	return filepath.Join(b.root, "bench", "results", b.mode()+".json")
+}
+
+// newStage is the stage for a workload of size n.
+func (b *bench) newStage(n int) *stage {
+	s := &stage{source: b.source, target: b.target, dir: b.dir, millrace: b.millrace, n: n, timeout: 10 * time.Minute}
+	s.settle = 2 * time.Second
+	if b.full {
+		s.settle = 15 * time.Second
+	}
+	return s
+}
+
+// size scales a workload's size and keeps it a multiple of a hundred.
+func (b *bench) size(n int) int { return max(100, int(float64(n)*b.scale)/100*100) }
+
+// moduleRoot is where the results and the documentation are.
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	mod := strings.TrimSpace(string(out))
+	if mod == "" || mod == os.DevNull {
+		return "", errors.New("run it inside the module: go run ./bench")
+	}
+	return filepath.Dir(mod), nil
+}

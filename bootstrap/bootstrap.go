@@ -1,0 +1,254 @@
+// Package bootstrap does the first load of a job: it records the job at the
+// target, creates the slot, copies definitions and rows under the snapshot that
+// comes with it, and ends once the target is equal to the source at the slot's
+// consistent point.
+//
+// The order is what makes it safe to die at any moment. The record is there
+// before the slot, so that no slot is left that nobody knows of; the slot before
+// the first row, so that no change is missed; and consistent_from is set after
+// everything else, so that nobody takes half a load for a whole one.
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/schema"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// The values of Options.SchemaMode.
+const (
+	SchemaCreate   = "create"
+	SchemaExisting = "existing"
+)
+
+// The values of Options.Mode.
+const (
+	ModeConsistent = "consistent"
+	ModeNone       = "none"
+)
+
+// Options say what to load and how.
+type Options struct {
+	Source, Target    *session.Endpoint
+	Job               string
+	Slot, Publication string
+	Patterns          catalog.Patterns
+	// CreatePublication allows to create a publication that is missing, beyond
+	// loopback only together with AllowRemotePublication.
+	CreatePublication      bool
+	AllowRemotePublication bool
+	SchemaMode             string // SchemaCreate or SchemaExisting
+	Mode                   string // ModeConsistent or ModeNone
+	Parallel               int
+	Rate                   int64         // bytes a second; 0: no limit
+	Timeout                time.Duration // longest hold of the snapshot; 0: none
+	// SlotWait bounds the wait for each transaction that is running when the
+	// slot is created; 0: one minute.
+	SlotWait time.Duration
+	PGDump   string // path, or "" to look for it
+	Restart  bool   // start a load over, whatever is left of the last one
+	// DryRun, if not nil, is where the plan and all statements are written,
+	// and nothing is done.
+	DryRun io.Writer
+	// Instance is this process's name in the record, and Heartbeat the
+	// interval in which living instances show themselves there.
+	Instance  string
+	Heartbeat time.Duration
+	Progress  snapshot.Reporter // may be nil
+	Log       *slog.Logger      // may be nil
+}
+
+// load is one run.
+type load struct {
+	Options
+	log     *slog.Logger
+	tracker *snapshot.Tracker
+
+	source, target *pgx.Conn
+	job            *record.Job // as the record has it
+	recorded       bool        // this attempt has written it
+
+	server   *catalog.Server
+	replica  bool // the target's role may set session_replication_role
+	set      snapshot.Selection
+	pub      *catalog.Publication // nil: to be created
+	prepared *definitions
+	// definitions is what was or will be done on the target; nil with
+	// definitions of its own.
+	definitions *schema.Plan
+}
+
+// Run does the first load, or whatever of it is left to do. On a job whose first
+// load is complete it does nothing. When ctx ends, the record says so before Run
+// returns its cause.
+func Run(ctx context.Context, o Options) error {
+	l := &load{Options: o, log: o.Log, tracker: snapshot.NewTracker(o.Progress)}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	if l.SlotWait == 0 {
+		l.SlotWait = time.Minute
+	}
+	defer l.close()
+	var err error
+	if l.target, err = l.Target.Connect(ctx, session.Copy); err != nil {
+		return err
+	}
+	if l.job, _, err = record.Read(ctx, l.target, l.Job); err != nil {
+		return err
+	}
+	if l.job != nil && l.job.ConsistentFrom != 0 && !l.Restart {
+		l.log.Info("the first load is complete", "consistent_from", l.job.ConsistentFrom)
+		return nil
+	}
+	if err := l.connectSource(ctx); err != nil {
+		return err
+	}
+	if l.DryRun != nil {
+		return l.dryRun(ctx)
+	}
+	if err := l.refuseRival(ctx); err != nil {
+		return err
+	}
+	if err := l.refuseHalf(ctx); err != nil {
+		return err
+	}
+	return l.begin(ctx)
+}
+
+func (l *load) connectSource(ctx context.Context) (err error) {
+	if l.source, err = l.Source.Connect(ctx, session.Copy); err != nil {
+		return err
+	}
+	l.server, err = catalog.ReadServer(ctx, l.source)
+	return session.Wrap("read the server", millrace.PeerSource, err)
+}
+
+func (l *load) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for _, conn := range []*pgx.Conn{l.source, l.target} {
+		if conn != nil {
+			_ = conn.Close(ctx) // nothing depends on it
+		}
+	}
+}
+
+// mostStarts is how often a load begins anew when a table is altered in the
+// moment between the snapshot and the lock.
+const mostStarts = 3
+
+// begin starts the load, again if a table was changed under its hands.
+func (l *load) begin(ctx context.Context) error {
+	for start := 1; ; start++ {
+		err := l.attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		l.undo(ctx, err)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !errors.Is(err, snapshot.ErrChanged) || start == mostStarts {
+			return err
+		}
+		l.log.Warn("starting again", "cause", err)
+		if l.job, _, err = record.Read(ctx, l.target, l.Job); err != nil {
+			return err
+		}
+	}
+}
+
+// attempt is one try of the whole load.
+func (l *load) attempt(ctx context.Context) error {
+	if err := l.prepare(ctx); err != nil {
+		return err
+	}
+	if err := l.recordJob(ctx); err != nil {
+		return err
+	}
+	tables, err := l.fill(ctx)
+	if err != nil {
+		return err
+	}
+	if l.Mode != ModeNone {
+		if err := l.persist(ctx, func() error { return l.complete(ctx, tables) }); err != nil {
+			return err
+		}
+	}
+	return l.persist(ctx, func() error { return l.finish(ctx) })
+}
+
+// fill makes the slot and copies everything under its snapshot. When it returns
+// the snapshot is given up.
+func (l *load) fill(ctx context.Context) ([]*snapshot.Table, error) {
+	ctx, cancel := l.limitHold(ctx)
+	defer cancel()
+	h, err := l.createSlot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Release()
+	if err := l.makeDefinitions(ctx, h); err != nil {
+		return nil, err
+	}
+	tables, err := l.pairTables(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.recordTables(ctx, h, tables); err != nil {
+		return nil, err
+	}
+	if l.Mode == ModeNone {
+		return tables, nil
+	}
+	return tables, l.copyRows(ctx, h, tables)
+}
+
+// limitHold bounds the time for which the source keeps old row versions.
+func (l *load) limitHold(ctx context.Context) (context.Context, context.CancelFunc) {
+	if l.Timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, l.Timeout, &millrace.Error{
+		Kind: millrace.KindData,
+		Op:   "first load",
+		Err:  fmt.Errorf("not complete within snapshot.timeout (%v)", l.Timeout),
+		Hint: "raise snapshot.timeout; the source keeps old row versions and log for as long",
+	})
+}
+
+// finish says that the target is equal to the source at the consistent point.
+func (l *load) finish(ctx context.Context) error {
+	tx, err := l.target.Begin(ctx)
+	if err != nil {
+		return session.Wrap("finish the load", millrace.PeerDestination, err)
+	}
+	defer tx.Rollback(ctx)
+	point := l.job.ConsistentPoint
+	if err := record.SetConsistentFrom(ctx, tx, l.Job, point); err != nil {
+		return err
+	}
+	if err := record.SetState(ctx, tx, l.Job, record.Stopped, "the first load is complete", "millrace run streams from here"); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return session.Wrap("finish the load", millrace.PeerDestination, err)
+	}
+	l.job.ConsistentFrom = point
+	l.tracker.Enter(snapshot.PhaseDone, 0)
+	l.log.Info("the first load is complete", "consistent_from", point, "tables", len(l.set.Tables))
+	return nil
+}

@@ -1,0 +1,259 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/schema"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// plan reads the definitions under the snapshot and compares them with the
+// target's.
+func (l *load) plan(ctx context.Context, snapshotID string, q schema.Querier) (*schema.Plan, error) {
+	d, err := schema.Read(ctx, schema.Request{
+		Program:    l.prepared.program,
+		Source:     l.Source,
+		Snapshot:   snapshotID,
+		Tables:     l.set.OIDs(),
+		Catalog:    q,
+		PlainTOAST: l.prepared.plainTOAST,
+		Log:        l.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p, err := d.Plan(ctx, q, schema.Target{Major: l.prepared.major, Replica: l.replica, Catalog: l.target})
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Problems) > 0 {
+		var problems []snapshot.Finding
+		for _, d := range p.Problems {
+			problems = append(problems, snapshot.Finding{Subject: d.Object, Text: d.Text})
+		}
+		err := problemError("copy definitions", problems)
+		var e *millrace.Error
+		if errors.As(err, &e) {
+			e.Hint = "make them equal or drop them on the target; with destination.postgres.schema: existing the target's own are used"
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// makeDefinitions creates on the target what the rows need.
+func (l *load) makeDefinitions(ctx context.Context, h *snapshot.Holder) error {
+	l.definitions = nil
+	if l.prepared == nil {
+		return nil
+	}
+	l.tracker.Enter(snapshot.PhaseDefinitions, 0)
+	p, err := l.plan(ctx, h.ID, h.Conn())
+	if err != nil {
+		return err
+	}
+	for _, n := range p.Notes {
+		l.log.Warn("definition is not copied as it is", "object", n.Object, "cause", n.Text)
+	}
+	if err := p.ApplyBefore(ctx, l.target); err != nil {
+		return err
+	}
+	l.definitions = p
+	l.log.Info("copied definitions", "created", len(p.Before), "kept", len(p.Kept))
+	return nil
+}
+
+// pairTables matches the tables of both sides as they are now.
+func (l *load) pairTables(ctx context.Context, h *snapshot.Holder) ([]*snapshot.Table, error) {
+	here, err := catalog.Describe(ctx, h.Conn(), l.set.OIDs())
+	if err != nil {
+		return nil, session.Wrap("read tables", millrace.PeerSource, err)
+	}
+	var names []millrace.TableName
+	for _, t := range l.set.Tables {
+		names = append(names, t.Name)
+	}
+	there, err := catalog.DescribeByName(ctx, l.target, names)
+	if err != nil {
+		return nil, session.Wrap("read tables", millrace.PeerDestination, err)
+	}
+	var tables []*snapshot.Table
+	var problems []snapshot.Finding
+	for _, t := range l.set.Tables {
+		s, d := here[t.OID], there[t.Name]
+		if s == nil || d == nil {
+			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "is gone"})
+			continue
+		}
+		pair, found := snapshot.Pair(s, d)
+		problems = append(problems, found...)
+		tables = append(tables, &pair)
+	}
+	if len(problems) > 0 {
+		return nil, problemError("compare tables", problems)
+	}
+	return tables, nil
+}
+
+// copyRows copies all rows.
+func (l *load) copyRows(ctx context.Context, h *snapshot.Holder, tables []*snapshot.Table) error {
+	levels, err := l.order(ctx, tables)
+	if err != nil {
+		return err
+	}
+	// What an asynchronous commit left in the snapshot must not vanish in a
+	// crash of the source once it is here.
+	if err := snapshot.AwaitFlushed(ctx, l.source, l.job.ConsistentPoint); err != nil {
+		return err
+	}
+	l.tracker.Enter(snapshot.PhaseRows, 0)
+	return snapshot.Copy(ctx, snapshot.Options{
+		Source: l.Source, Target: l.Target, Holder: h, Tables: tables, Levels: levels, Rate: l.Rate, Replica: l.replica,
+		Mark: l.mark, Marked: l.marked, Tracker: l.tracker, Log: l.log,
+	})
+}
+
+// order gives the order that foreign keys ask for, where they can't be switched
+// off.
+func (l *load) order(ctx context.Context, tables []*snapshot.Table) ([][]uint32, error) {
+	if l.replica {
+		return nil, nil
+	}
+	var oids []uint32
+	names := map[uint32]string{}
+	for _, t := range tables {
+		oids = append(oids, t.Target.OID)
+		names[t.Target.OID] = t.Name().String()
+	}
+	levels, circle, err := snapshot.ForeignKeyLevels(ctx, l.target, oids)
+	if err != nil || len(circle) == 0 {
+		return levels, err
+	}
+	var problems []snapshot.Finding
+	for _, oid := range circle {
+		problems = append(problems, snapshot.Finding{Subject: names[oid], Text: "its foreign keys go in a circle"})
+	}
+	err = problemError("copy in the order of foreign keys", problems)
+	var e *millrace.Error
+	if errors.As(err, &e) {
+		e.Hint = "GRANT SET ON PARAMETER session_replication_role to the target's role, or drop the foreign keys for the time of the load"
+	}
+	return nil, err
+}
+
+// mark records a part in the transaction that holds its rows.
+func (l *load) mark(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
+	oid := c.Part.Table.Source.OID
+	if !c.TableDone {
+		return record.MarkPart(ctx, tx, l.job.Fence(), record.Part{OID: oid, Number: c.Part.Number, Rows: c.Rows, Bytes: c.Bytes})
+	}
+	if err := record.MarkCopied(ctx, tx, l.job.Fence(), oid, c.TableRows, c.TableBytes); err != nil {
+		return err
+	}
+	if c.Part.Whole() {
+		return nil
+	}
+	return record.ClearParts(ctx, tx, l.Job, oid)
+}
+
+const markedSQL = `
+SELECT EXISTS (SELECT FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part = $3)
+    OR EXISTS (SELECT FROM millrace.job_table WHERE job = $1 AND oid = $2 AND copied)`
+
+func (l *load) marked(ctx context.Context, conn *pgx.Conn, p *snapshot.Part) (done bool, err error) {
+	err = conn.QueryRow(ctx, markedSQL, l.Job, int64(p.Table.Source.OID), p.Number).Scan(&done)
+	return done, session.Wrap("read the marks of copied tables", millrace.PeerDestination, err)
+}
+
+const (
+	persistFor   = 10 * time.Minute
+	persistPause = time.Second
+	persistMost  = 15 * time.Second
+)
+
+// persist repeats what can be repeated when the target's connection is lost: once
+// all rows are copied, a restart of the target must not cost the load.
+func (l *load) persist(ctx context.Context, do func() error) error {
+	pause := persistPause
+	for until := time.Now().Add(persistFor); ; pause = min(2*pause, persistMost) {
+		err := do()
+		if err == nil || !session.Retryable(err) || ctx.Err() != nil || time.Now().After(until) {
+			return err
+		}
+		l.log.Warn("trying again", "cause", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+		if err := l.renewTarget(ctx); err != nil && !session.Retryable(err) {
+			return err
+		}
+	}
+}
+
+const endOthers = `
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+ WHERE application_name = $1 AND pid <> pg_backend_pid() AND datname = current_database() AND usename = current_user`
+
+// renewTarget opens the session again if it is lost, and ends the backends of
+// other lost ones: one may still be at the work that is about to be repeated.
+func (l *load) renewTarget(ctx context.Context) error {
+	if l.target.Ping(ctx) != nil {
+		conn, err := l.Target.Connect(ctx, session.Copy)
+		if err != nil {
+			return err
+		}
+		l.target = conn
+	}
+	for left := 1; left > 0; {
+		if err := l.target.QueryRow(ctx, endOthers, l.Target.ApplicationName(session.Copy)).Scan(&left); err != nil {
+			return session.Wrap("end lost sessions", millrace.PeerDestination, err)
+		}
+	}
+	return nil
+}
+
+// complete makes what goes over the rows: indexes, constraints, foreign keys and
+// statistics.
+func (l *load) complete(ctx context.Context, tables []*snapshot.Table) error {
+	if p := l.definitions; p != nil {
+		n := 0
+		for _, g := range p.Indexes {
+			n += len(g)
+		}
+		done := func(s schema.Statement) {
+			l.log.Debug("created", "object", s.Object)
+			l.tracker.Step()
+			l.tracker.Report()
+		}
+		l.tracker.Enter(snapshot.PhaseIndexes, n)
+		if err := p.ApplyAfter(ctx, l.Target, l.Parallel, done); err != nil {
+			return err
+		}
+		l.tracker.Enter(snapshot.PhaseKeys, len(p.Keys)+len(p.Validate))
+		if err := p.ApplyKeys(ctx, l.target, done); err != nil {
+			return err
+		}
+	}
+	l.tracker.Enter(snapshot.PhaseAnalyze, len(tables))
+	for _, t := range tables {
+		// Without statistics the first queries of the stream scan whole tables.
+		if _, err := l.target.Exec(ctx, `ANALYZE `+t.Target.Name.SQL()); err != nil {
+			return session.Wrap(fmt.Sprintf("analyze %s", t.Name()), millrace.PeerDestination, err)
+		}
+		l.tracker.Step()
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// createSlot makes the slot and takes hold of its snapshot.
+func (l *load) createSlot(ctx context.Context) (*snapshot.Holder, error) {
+	l.tracker.Enter(snapshot.PhaseSlot, 0)
+	pg, err := l.Source.ConnectReplication(ctx, session.Stream)
+	if err != nil {
+		return nil, err
+	}
+	// The exported snapshot lives until the next command on this session.
+	defer pg.Close(context.WithoutCancel(ctx))
+	slot, err := l.awaitSlot(ctx, pg)
+	if err != nil {
+		return nil, err
+	}
+	l.tracker.Hold(time.Now())
+	l.job.ConsistentPoint = slot.ConsistentPoint
+	l.log.Info("created the slot", "slot", slot.Name, "consistent_point", slot.ConsistentPoint)
+	if err := l.recordSlot(ctx); err != nil {
+		return nil, err
+	}
+	streams := 0
+	if l.Mode != ModeNone {
+		streams = max(1, l.Parallel)
+	}
+	h, err := snapshot.Hold(ctx, l.Source, slot.Snapshot, l.set.Tables, streams)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.sameSet(ctx, h); err != nil {
+		h.Release()
+		return nil, err
+	}
+	return h, nil
+}
+
+// recordSlot writes down that the slot exists, and the position that a stream
+// starts from.
+func (l *load) recordSlot(ctx context.Context) error {
+	tx, err := l.target.Begin(ctx)
+	if err != nil {
+		return session.Wrap("record the slot", millrace.PeerDestination, err)
+	}
+	defer tx.Rollback(ctx)
+	if err := record.SetSlot(ctx, tx, l.Job, l.job.ConsistentPoint, true, l.job.OwnsPublication); err != nil {
+		return err
+	}
+	if err := record.FirstProgress(ctx, tx, l.job.Fence(), l.server.Timeline, l.job.ConsistentPoint); err != nil {
+		return err
+	}
+	if l.Mode != ModeNone {
+		if err := record.SetLoadStarted(ctx, tx, l.Job); err != nil {
+			return err
+		}
+	}
+	return session.Wrap("record the slot", millrace.PeerDestination, tx.Commit(ctx))
+}
+
+// sameSet proves that the snapshot shows the tables that were selected before
+// it: one created in between would be neither copied nor missed.
+func (l *load) sameSet(ctx context.Context, h *snapshot.Holder) error {
+	now, err := l.selectTables(ctx, h.Conn())
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(now.OIDs(), l.set.OIDs()) {
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "select tables", Peer: millrace.PeerSource,
+			Err: fmt.Errorf("%w: the set of tables is another one now", snapshot.ErrChanged), Hint: "start again"}
+	}
+	return nil
+}
+
+// awaitSlot creates the slot, which waits for every transaction that is writing
+// at the time, in any database of the server. lock_timeout bounds the wait for
+// each of them; statement_timeout does nothing here.
+func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Slot, error) {
+	op := "create slot " + l.Slot
+	if _, err := pg.Exec(ctx, fmt.Sprintf("SET lock_timeout = %d", l.SlotWait.Milliseconds())).ReadAll(); err != nil {
+		return replication.Slot{}, session.Wrap(op, millrace.PeerSource, err)
+	}
+	watch, stop := context.WithCancel(ctx)
+	seen := make(chan string, 1)
+	go func() { seen <- l.watchBlockers(watch, pg.PID()) }()
+	slot, err := replication.New(pg).CreateSlot(ctx, l.Slot)
+	stop()
+	blockers := <-seen
+	if err == nil {
+		return slot, nil
+	}
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		switch server.Code {
+		case "55P03":
+			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
+				Err: fmt.Errorf("a transaction did not end within %v: %s", l.SlotWait, orUnknown(blockers)),
+				Hint: "a slot waits for all transactions that are writing when it is created: let them end, or end them with " +
+					"SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED, and start again"}
+		case "42710":
+			l.job.OwnsSlot = false // somebody made it just now
+			if e := record.SetSlot(context.WithoutCancel(ctx), l.target, l.Job, 0, false, l.job.OwnsPublication); e != nil {
+				return slot, e
+			}
+		case "42501":
+			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource, Err: err,
+				Hint: "ALTER ROLE " + millrace.QuoteIdent(l.server.Role) + " REPLICATION"}
+		case "53400":
+			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource, Err: err,
+				Hint: "drop a slot that nobody uses, or raise max_replication_slots and restart the server"}
+		}
+	}
+	return slot, session.Wrap(op, millrace.PeerSource, err)
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "it is not known which"
+	}
+	return s
+}
+
+// blockersSQL names who holds up a backend. Prepared transactions have no
+// backend: their pid is 0.
+const blockersSQL = `
+SELECT string_agg(CASE WHEN b.pid = 0
+		THEN 'prepared transactions ' || coalesce((SELECT string_agg(p.gid, ', ') FROM pg_prepared_xacts p), '')
+		ELSE format('pid %s (user %s, database %s, application %s%s)', b.pid, coalesce(a.usename, '?'), coalesce(a.datname, '?'),
+			coalesce(nullif(a.application_name, ''), '?'), coalesce(', since ' || date_trunc('second', a.xact_start)::text, ''))
+		END, '; ')
+  FROM (SELECT DISTINCT unnest(pg_blocking_pids($1)) AS pid) b
+  LEFT JOIN pg_stat_activity a ON a.pid = b.pid`
+
+// watchBlockers says in the log who holds up the slot, and returns who did last.
+// It has the source's session to itself meanwhile.
+func (l *load) watchBlockers(ctx context.Context, pid uint32) string {
+	last := ""
+	for pause := 200 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return last
+		case <-timer.C:
+		}
+		var now *string
+		// A query under way is not interrupted: that would cost the session.
+		query, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		err := l.source.QueryRow(query, blockersSQL, pid).Scan(&now)
+		cancel()
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return last
+		}
+		if now != nil && *now != last {
+			last = strings.Join(strings.Fields(*now), " ")
+			l.log.Warn("the slot waits for a transaction to end", "slot", l.Slot, "blocked_by", last)
+		}
+	}
+}

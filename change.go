@@ -1,0 +1,73 @@
+package millrace
+
+// ValueKind tells how a value came.
+type ValueKind byte
+
+// The kinds of values in a tuple; the letters are those of the protocol
+// (section "Logical Replication Message Formats", TupleData).
+const (
+	Null      ValueKind = 'n'
+	Unchanged ValueKind = 'u' // an unchanged TOASTed value that was not sent
+	Text      ValueKind = 't'
+	Binary    ValueKind = 'b'
+)
+
+// Value is one column's value as PostgreSQL sent it. Raw is nil unless Kind is
+// Text or Binary; it belongs to the Txn that holds the change and is valid
+// until that is released.
+type Value struct {
+	Kind ValueKind
+	Raw  []byte
+}
+
+// Row is one value per column of the Relation.
+type Row []Value
+
+// Op is what a change does.
+type Op byte
+
+// The operations.
+const (
+	Insert   Op = 'I'
+	Update   Op = 'U'
+	Delete   Op = 'D'
+	Truncate Op = 'T'
+	Message  Op = 'M'
+)
+
+func (o Op) String() string {
+	switch o {
+	case Insert:
+		return "insert"
+	case Update:
+		return "update"
+	case Delete:
+		return "delete"
+	case Truncate:
+		return "truncate"
+	case Message:
+		return "message"
+	}
+	return "unknown"
+}
+
+// Change is one change of a transaction.
+type Change struct {
+	Op  Op
+	Seq uint64 // ordinal in the transaction, from 1
+	Rel *Relation
+	// Old is the old tuple where the server sent one: all columns under
+	// REPLICA IDENTITY FULL (OldFull), else only the key columns have values
+	// and the rest is Null without meaning. Nil when none was sent.
+	Old     Row
+	OldFull bool
+	New     Row
+	// Truncated is set for a Truncate; Rel is then nil.
+	Truncated *Truncation
+}
+
+// Truncation is one TRUNCATE command: all its tables go in one statement.
+type Truncation struct {
+	Rels            []*Relation
+	RestartIdentity bool
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig/pgserver"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/web"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var rate int
+	var duration time.Duration
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Two servers, a live shop, and replication between them",
+		Long: `Demo starts two PostgreSQL servers, fills one with a small shop and keeps it busy, copies it
+to the other and follows it, and shows how far behind that is. Ctrl-C stops and removes
+everything. "make demo" fetches the servers first.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := withSignals(c.Context())
+			defer stop()
+			d := demo{app: a, rate: rate}
+			if duration > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, duration)
+				defer cancel()
+			}
+			err := d.run(ctx)
+			if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+				return nil // stopped before all was up
+			}
+			return err
+		},
+	}
+	c.Flags().IntVar(&rate, "rate", 50, "orders per second")
+	c.Flags().DurationVar(&duration, "for", 0, "stop after this `TIME` (default: at Ctrl-C)")
+	return c
+}
+
+// demo is one millrace demo.
+type demo struct {
+	*app
+	rate           int
+	source, target *pgserver.Server
+}
+
+var errDemoDiffers = errors.New("source and target differ")
+
+func (d *demo) run(ctx context.Context) error {
+	majors := demoServers()
+	if len(majors) == 0 {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: "demo",
+			Err:  fmt.Errorf("no PostgreSQL binaries in %s", pgserver.Dir()),
+			Hint: "run it with `make demo`, which fetches them"}
+	}
+	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %d …\n", majors[0], majors[1])
+	var err error
+	if d.source, err = pgserver.Start(ctx, pgserver.Options{Major: majors[0], Name: "-demo-source"}); err != nil {
+		return err
+	}
+	defer d.source.Close() //nolint:errcheck // the sweep of the next start removes what stays
+	if d.target, err = pgserver.Start(ctx, pgserver.Options{Major: majors[1], Name: "-demo-target"}); err != nil {
+		return err
+	}
+	defer d.target.Close() //nolint:errcheck // as above
+	shop, err := d.openShop(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(d.stderr, "source: psql '%s'\ntarget: psql '%s'\n", d.source.URL("shop"), d.target.URL("shop"))
+	return d.replicate(ctx, shop)
+}
+
+// demoServers chooses the oldest and the newest version at hand.
+func demoServers() []int {
+	var have []int
+	for _, major := range []int{17, 16, 15, 18} {
+		if pgserver.Have(major) {
+			have = append(have, major)
+		}
+	}
+	if len(have) == 0 {
+		return nil
+	}
+	return []int{have[0], have[len(have)-1]}
+}
+
+func (d *demo) openShop(ctx context.Context) (*shop, error) {
+	for _, s := range []*pgserver.Server{d.source, d.target} {
+		if err := execute(ctx, s.URL("postgres"), "CREATE DATABASE shop"); err != nil {
+			return nil, err
+		}
+	}
+	if err := execute(ctx, d.source.URL("shop"), shopSchema); err != nil {
+		return nil, err
+	}
+	conn, err := pgx.Connect(ctx, d.source.URL("shop"))
+	if err != nil {
+		return nil, err
+	}
+	return newShop(conn), nil
+}
+
+func execute(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// replicate runs a job as millrace run would, with the shop open, until ctx ends
+// or the job does.
+func (d *demo) replicate(ctx context.Context, shop *shop) error {
+	job, err := d.openJob()
+	if err != nil {
+		return err
+	}
+	// The shop closes first, so that the job can deliver what it did.
+	jobCtx, stopJob := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopJob(nil)
+	jobEnded := make(chan error, 1)
+	go func() { jobEnded <- job.run(jobCtx) }()
+	shopCtx, closeShop := context.WithCancel(ctx)
+	defer closeShop()
+	shopClosed := make(chan error, 1)
+	go func() { shopClosed <- shop.work(shopCtx, d.rate) }()
+
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.show(job.status(), shop.orders.Load())
+			continue
+		case err = <-jobEnded:
+			return errors.Join(err, errors.New("the job ended"))
+		case err = <-shopClosed:
+		}
+		break
+	}
+	fmt.Fprintln(d.stderr)
+	if err == nil && job.status().State == string(record.Streaming) {
+		err = d.settle(shop)
+	}
+	stopJob(errSignal)
+	return errors.Join(err, <-jobEnded)
+}
+
+// openJob makes the job that the flags of millrace run would.
+func (d *demo) openJob() (*runner, error) {
+	a := &app{stdout: d.stdout, stderr: d.stderr, quiet: !d.verbose, verbose: d.verbose, logFormat: d.logFormat,
+		job: "demo", from: d.source.URL("shop"), to: d.target.URL("shop"), tables: []string{"public.*"}, isolated: true}
+	f := runFlags{bootstrap: true, bootstrapFlags: bootstrapFlags{createPublication: true, pgDump: d.source.Bin("pg_dump")}}
+	s, err := a.load(f.override)
+	if err != nil {
+		return nil, err
+	}
+	return newRunner(a, s, f), nil
+}
+
+// show prints one line: a terminal's last one is replaced.
+func (d *demo) show(st *web.Status, orders int64) {
+	line := fmt.Sprintf("%s · %s orders · lag %s", st.State, count(orders), lagText(st.Lag))
+	if st.State != string(record.Streaming) && st.Reason != "" {
+		line = st.State + ": " + st.Reason
+	}
+	if d.terminal {
+		fmt.Fprint(d.stderr, "\r\x1b[K"+line)
+		return
+	}
+	fmt.Fprintln(d.stderr, line)
+}
+
+// settle waits until the target holds all of the shop, and compares.
+func (d *demo) settle(shop *shop) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	want, err := shop.totals(ctx, d.source.URL("shop"))
+	if err != nil {
+		return err
+	}
+	for {
+		got, err := shop.totals(ctx, d.target.URL("shop"))
+		if err == nil && got == want {
+			fmt.Fprintf(d.stderr, "source and target are equal: %s\n", got)
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s and %s", errDemoDiffers, want, got)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+)
+
+const (
+	// writeRetry is the pause after a write to the record that failed.
+	writeRetry = time.Second
+	// writeWithin bounds one write, so that a dead connection is noticed.
+	writeWithin = 5 * time.Second
+	// rivalEvery is how often an instance that waits for the slot looks whether
+	// the other one lives.
+	rivalEvery = time.Second
+	// silentBeats is after how many missed heartbeats an instance counts as gone.
+	silentBeats = 3
+)
+
+// keeper writes what the record shows of this instance: the job's state, the
+// heartbeat and the condition. Its methods only take note; a goroutine writes,
+// on a connection of its own, so that nothing waits for the target.
+type keeper struct {
+	target   *session.Endpoint
+	interval time.Duration
+	standby  bool
+	log      *slog.Logger
+	// onRival is called once when another instance turns out to live while
+	// this one waits for the slot.
+	onRival func(record.Runtime)
+
+	mu     sync.Mutex
+	rt     record.Runtime
+	state  record.State
+	reason string
+	hint   string
+	why    string // the cause of rt.Condition; stands before the reason
+	dirty  bool   // state, reason or hint are not written
+	shy    bool   // another instance may live: the state is not ours to write
+	rivals map[string]time.Time
+
+	wake chan struct{}
+	conn *pgx.Conn
+	done chan struct{}
+	stop context.CancelFunc
+}
+
+func newKeeper(target *session.Endpoint, job string, interval time.Duration, log *slog.Logger) *keeper {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &keeper{
+		target: target, interval: interval, log: log,
+		rt: record.Runtime{Job: job, Instance: instanceID(), Host: host, PID: os.Getpid(),
+			Version: version(), StartedAt: time.Now().UTC()},
+		rivals: make(map[string]time.Time),
+		wake:   make(chan struct{}, 1),
+	}
+}
+
+func instanceID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// set takes note of a new state. Those that need a hint end the run: finish
+// writes them.
+func (k *keeper) set(state record.State, reason string) {
+	k.mu.Lock()
+	k.state, k.reason, k.hint, k.dirty = state, reason, "", true
+	k.mu.Unlock()
+	k.poke()
+}
+
+// follow takes note of a state that somebody else writes to the record.
+func (k *keeper) follow(state record.State, reason string) {
+	k.mu.Lock()
+	k.state, k.reason, k.hint, k.dirty = state, reason, "", false
+	k.mu.Unlock()
+}
+
+// instance is the name of this process in the record.
+func (k *keeper) instance() string { return k.rt.Instance }
+
+// setCondition takes note of what the instance waits for and why; "" ends it.
+func (k *keeper) setCondition(condition, why string) {
+	k.mu.Lock()
+	changed := k.rt.Condition != condition || k.why != why
+	if k.rt.Condition != condition {
+		clear(k.rivals)
+	}
+	k.rt.Condition, k.why = condition, why
+	k.dirty = k.dirty || changed && k.state != "" && k.state != record.Bootstrapping
+	k.mu.Unlock()
+	if changed {
+		k.poke()
+	}
+}
+
+func (k *keeper) setHTTP(address string) {
+	k.mu.Lock()
+	k.rt.HTTP = address
+	k.mu.Unlock()
+}
+
+// own says that this instance holds the slot: the state is its to write.
+func (k *keeper) own() {
+	k.mu.Lock()
+	k.shy = false
+	k.mu.Unlock()
+	k.poke()
+}
+
+// current gives what is shown of the instance.
+func (k *keeper) current() (rt record.Runtime, state record.State, reason, hint string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.rt, k.state, or(k.why, k.reason), k.hint
+}
+
+func (k *keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// start looks whether another instance may live, writes for the first time and
+// goes on writing. conn is the keeper's from here on.
+func (k *keeper) start(ctx context.Context, conn *pgx.Conn) error {
+	k.conn = conn
+	other, err := record.ReadOther(ctx, conn, k.rt.Job, k.rt.Instance)
+	if err != nil {
+		return err
+	}
+	if other != nil && other.Condition != relay.WaitingForSlot {
+		var now time.Time // both times are the target's
+		if err := conn.QueryRow(ctx, "SELECT pg_catalog.clock_timestamp()").Scan(&now); err != nil {
+			return session.Wrap("read the destination's clock", millrace.PeerDestination, err)
+		}
+		k.shy = now.Sub(other.HeartbeatAt) < silentBeats*k.interval
+	}
+	if err := k.write(ctx); err != nil {
+		// Without a record there is nothing to beat for; it comes with the bootstrap.
+		k.log.Debug("first heartbeat", "cause", err)
+	}
+	ctx, k.stop = context.WithCancel(context.WithoutCancel(ctx))
+	k.done = make(chan struct{})
+	go k.run(ctx)
+	return nil
+}
+
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	beat := time.NewTicker(k.interval)
+	defer beat.Stop()
+	look := time.NewTicker(rivalEvery)
+	defer look.Stop()
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+		case <-k.wake:
+		case <-retry:
+		case <-look.C:
+			k.lookForRivals(ctx)
+			continue
+		}
+		retry = nil
+		if err := k.write(ctx); err != nil && ctx.Err() == nil {
+			k.log.Debug("write the job's record", "cause", err)
+			retry = time.After(writeRetry)
+		}
+	}
+}
+
+// write writes what is new, and the heartbeat.
+func (k *keeper) write(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	if err := k.connect(ctx); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	rt, state, reason, hint := k.rt, k.state, or(k.why, k.reason), k.hint
+	dirty := k.dirty && !k.shy
+	k.mu.Unlock()
+	if dirty {
+		if err := record.SetState(ctx, k.conn, rt.Job, state, reason, hint); err != nil {
+			return err
+		}
+		k.mu.Lock()
+		k.dirty = k.state != state || or(k.why, k.reason) != reason || k.hint != hint
+		k.mu.Unlock()
+	}
+	if err := record.Beat(ctx, k.conn, &rt); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.rt.HeartbeatAt = rt.HeartbeatAt.UTC()
+	k.mu.Unlock()
+	return nil
+}
+
+func (k *keeper) connect(ctx context.Context) error {
+	if k.conn != nil && !k.conn.IsClosed() {
+		return nil
+	}
+	conn, err := k.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return err
+	}
+	k.conn = conn
+	return nil
+}
+
+// lookForRivals ends this instance when another one's heartbeat moves while
+// this one waits for the slot. One that waits itself does not hold the slot.
+func (k *keeper) lookForRivals(ctx context.Context) {
+	k.mu.Lock()
+	waiting := k.rt.Condition == relay.WaitingForSlot && !k.standby
+	k.mu.Unlock()
+	if !waiting {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	if err := k.connect(ctx); err != nil {
+		return
+	}
+	other, err := record.ReadOther(ctx, k.conn, k.rt.Job, k.rt.Instance)
+	if err != nil || other == nil || other.Condition == relay.WaitingForSlot {
+		return
+	}
+	k.mu.Lock()
+	seen, ok := k.rivals[other.Instance]
+	k.rivals[other.Instance] = other.HeartbeatAt
+	k.mu.Unlock()
+	if ok && other.HeartbeatAt.After(seen) && k.onRival != nil {
+		k.onRival(*other)
+	}
+}
+
+// finish writes the last state, takes the sign of life away and disconnects.
+// within bounds all of it. With an empty state only the sign of life goes.
+func (k *keeper) finish(within time.Duration, state record.State, reason, hint string) error {
+	if k.stop == nil {
+		return nil // it never began
+	}
+	k.stop()
+	<-k.done
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	k.mu.Lock()
+	write := state != "" && !k.shy
+	if write {
+		k.state, k.reason, k.hint = state, reason, hint
+	}
+	k.rt.Condition, k.why = "", ""
+	k.mu.Unlock()
+	for {
+		err := k.last(ctx, write)
+		if err == nil || ctx.Err() != nil || millrace.KindOf(err) != millrace.KindRetry {
+			return err
+		}
+		select {
+		case <-time.After(writeRetry / 4):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (k *keeper) last(ctx context.Context, write bool) error {
+	if err := k.connect(ctx); err != nil {
+		return err
+	}
+	if write {
+		if err := record.SetState(ctx, k.conn, k.rt.Job, k.state, k.reason, k.hint); err != nil {
+			return err
+		}
+	}
+	if err := record.Leave(ctx, k.conn, k.rt.Job, k.rt.Instance); err != nil {
+		return err
+	}
+	return session.Wrap("close the record", millrace.PeerDestination, k.conn.Close(ctx))
+}
+
+// rivalError says who runs the job.
+func rivalError(other record.Runtime) error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "run job " + other.Job,
+		Err:  fmt.Errorf("another instance runs it on host %s with pid %d", other.Host, other.PID),
+		Hint: "stop that one, or wait behind it with run --standby"}
+}

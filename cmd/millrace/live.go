@@ -1,0 +1,91 @@
+package main
+
+import (
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/web"
+)
+
+// status is the status of this instance as it is now, from memory.
+func (r *runner) status() *web.Status {
+	rt, state, reason, hint := r.keeper.current()
+	r.mu.Lock()
+	j, cp, e, l := r.record, r.cp, r.engine, r.load
+	r.mu.Unlock()
+	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
+		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
+		Source: r.watch.status(), Lag: r.progress.Lag(time.Now()), Alarms: r.alarms.list(), Tables: []web.Table{}}
+	if st.State == "" {
+		st.State = string(record.Preflight)
+	}
+	st.Destination.Kind = "postgres"
+	if j == nil {
+		l.show(st)
+		return st
+	}
+	if st.Source.SystemID == nil {
+		st.Source.SystemID, st.Source.Timeline = &j.SystemID, &j.Timeline
+	}
+	st.LoadStarted = loadStarted(j)
+	st.Destination = destinationStatus(j, cp)
+	if held := r.progress.Held(); held != 0 {
+		applied := r.progress.Applied()
+		st.Destination.AckedLSN = &held
+		st.Destination.CommitLSN, st.Destination.CommittedLSN = web.KnownLSN(applied.Commit), web.KnownLSN(applied.End)
+	}
+	var changes map[uint32]relay.TableStats
+	if e != nil {
+		changes = e.relay.Stats().Tables()
+		st.Fallbacks = web.Known(e.fallbacks())
+	}
+	st.Tables = tableStatus(j, changes)
+	l.show(st)
+	return st
+}
+
+// numbers are the counters for /metrics.
+func (r *runner) numbers() web.Numbers {
+	r.mu.Lock()
+	e := r.engine
+	r.mu.Unlock()
+	n := web.Numbers{ConfirmedAge: r.watch.confirmedAge(), Errors: r.errors.all()}
+	if e != nil {
+		n.Relay = e.relay.Stats()
+		e.numbers(&n)
+	}
+	return n
+}
+
+// errorCounts counts errors by what they ask for.
+type errorCounts struct {
+	mu     sync.Mutex
+	counts map[string]int64
+}
+
+var kinds = map[millrace.Kind]string{
+	millrace.KindUnknown: "data", millrace.KindRetry: "retry", millrace.KindData: "data",
+	millrace.KindResync: "resync", millrace.KindPreflight: "preflight", millrace.KindConfig: "config",
+}
+
+func (c *errorCounts) count(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = make(map[string]int64)
+	}
+	c.counts[kinds[millrace.KindOf(err)]]++
+}
+
+func (c *errorCounts) all() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[string]int64, len(kinds))
+	for _, kind := range kinds {
+		all[kind] = c.counts[kind]
+	}
+	return all
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/millrace/millrace/snapshot"
+	"github.com/millrace/millrace/web"
+)
+
+// lineEvery is how often a load says where it stands where there is no
+// terminal for a bar.
+const lineEvery = 10 * time.Second
+
+// load shows how a first load goes: on the terminal, in the log and in the
+// status.
+type load struct {
+	stderr   io.Writer
+	terminal bool
+	quiet    bool
+	log      *slog.Logger
+	onPhase  func() // the record has changed
+
+	mu     sync.Mutex
+	now    snapshot.Progress
+	phase  snapshot.Phase
+	logged time.Time
+	bar    *progressbar.ProgressBar
+}
+
+func newLoad(a *app, log *slog.Logger, onPhase func()) *load {
+	return &load{stderr: a.stderr, terminal: a.terminal, quiet: a.quiet, log: log, onPhase: onPhase}
+}
+
+// Report implements snapshot.Reporter.
+func (l *load) Report(p snapshot.Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	changed := p.Phase != l.phase
+	l.now, l.phase = p, p.Phase
+	if changed {
+		l.onPhase()
+	}
+	switch {
+	case l.quiet:
+	case l.terminal && l.log.Enabled(nil, slog.LevelInfo): //nolint:staticcheck // no handler here uses the context
+		l.draw(p, changed)
+	case changed, time.Since(l.logged) >= lineEvery:
+		l.logged = time.Now()
+		l.log.Info("first load", lineOf(p)...)
+	}
+}
+
+func lineOf(p snapshot.Progress) []any {
+	args := []any{"phase", string(p.Phase)}
+	if p.Phase == snapshot.PhaseRows {
+		args = append(args, "rows", p.Rows, "bytes", p.Bytes, "tables_done", p.TablesDone, "tables", len(p.Tables))
+		if p.BytesPerSecond > 0 {
+			args = append(args, "bytes_per_second", int64(p.BytesPerSecond), "eta_seconds", int64(p.ETA.Seconds()))
+		}
+	}
+	if p.Steps > 0 {
+		args = append(args, "steps_done", p.StepsDone, "steps", p.Steps)
+	}
+	return args
+}
+
+// draw keeps one bar per phase.
+func (l *load) draw(p snapshot.Progress, changed bool) {
+	if changed {
+		l.finishBar()
+		if p.Phase == snapshot.PhaseDone {
+			return
+		}
+		l.bar = l.newBar()
+	}
+	switch {
+	case l.bar == nil:
+	case p.Phase == snapshot.PhaseRows:
+		l.bar.ChangeMax64(max(p.EstimatedBytes, p.Bytes, 1))
+		l.bar.Describe(fmt.Sprintf("%s: %d/%d tables, %s rows", p.Phase, p.TablesDone, len(p.Tables), count(p.Rows)))
+		_ = l.bar.Set64(p.Bytes) // the terminal is gone
+	case p.Steps > 0:
+		l.bar.ChangeMax(p.Steps)
+		l.bar.Describe(string(p.Phase))
+		_ = l.bar.Set(p.StepsDone) // the terminal is gone
+	default:
+		l.bar.Describe(string(p.Phase))
+		_ = l.bar.Add(1) // the terminal is gone
+	}
+}
+
+func (l *load) newBar() *progressbar.ProgressBar {
+	return progressbar.NewOptions64(-1,
+		progressbar.OptionSetWriter(l.stderr),
+		progressbar.OptionShowBytes(l.phase == snapshot.PhaseRows),
+		progressbar.OptionUseIECUnits(true),
+		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionFullWidth(),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionSetRenderBlankState(true),
+		progressbar.OptionOnCompletion(func() { fmt.Fprintln(l.stderr) }))
+}
+
+func (l *load) finishBar() {
+	if l.bar != nil && !l.bar.IsFinished() {
+		_ = l.bar.Exit() // the terminal is gone
+		fmt.Fprintln(l.stderr)
+	}
+	l.bar = nil
+}
+
+// close leaves the terminal's line.
+func (l *load) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.finishBar()
+}
+
+// show adds the load to a status. A nil load adds nothing.
+func (l *load) show(st *web.Status) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	p := l.now
+	l.mu.Unlock()
+	st.LoadRows = &p.Rows
+	if p.Phase == snapshot.PhaseDone {
+		st.LoadRest = web.Known(int64(0))
+		return
+	}
+	if st.State == "bootstrapping" && p.Phase != "" {
+		st.Reason = "the first load is " + string(p.Phase)
+	}
+	st.LoadStarted = web.KnownTime(p.Held)
+	if len(p.Tables) == 0 {
+		return
+	}
+	st.LoadRest = web.Known(max(p.EstimatedBytes-p.Bytes, 0))
+	st.Tables = make([]web.Table, len(p.Tables))
+	for i, t := range p.Tables {
+		w := web.Table{Table: t.Name, State: "waiting", RowsCopied: &p.Tables[i].Rows, BytesCopied: &p.Tables[i].Bytes}
+		if t.EstimatedRows >= 0 {
+			w.RowsEstimated = &p.Tables[i].EstimatedRows
+		}
+		switch {
+		case t.Done:
+			w.State = "copied"
+		case t.Bytes > 0:
+			w.State = "copying"
+		}
+		st.Tables[i] = w
+	}
+}

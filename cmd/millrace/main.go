@@ -1,0 +1,104 @@
+// Command millrace carries a PostgreSQL database's history, whole and in order,
+// into another PostgreSQL.
+//
+// Each verb has a file of its own, named after it. Results go to stdout and
+// nothing else does; logs, progress and prompts go to stderr.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// Main runs one command line and returns the exit code.
+func Main(args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr)}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(context.Background())
+	return a.report(err)
+}
+
+// app is what all verbs share: where to write, and the common flags.
+type app struct {
+	stdout, stderr io.Writer
+	terminal       bool // stderr is one, so that bars and colour are welcome
+
+	config    string
+	from, to  string
+	job       string
+	tables    []string
+	json      bool
+	quiet     bool
+	verbose   bool
+	logFormat string
+	isolated  bool // the environment says nothing: the demo
+}
+
+func init() { cobra.EnableCommandSorting = false } // the order of a job's life
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "millrace",
+		Short: "Carry a PostgreSQL database's history into another PostgreSQL",
+		Long: `Millrace copies tables of a live PostgreSQL into another PostgreSQL and then applies
+every transaction of the source, atomically and exactly once, until told to stop.
+
+A job is described by a file (-c) or by two URLs (--from, --to). A flag beats the
+environment (MILLRACE_FROM, MILLRACE_TO, MILLRACE_CONFIG), which beats the file.
+
+Exit codes: 0 done or yes; 1 no or failed; 2 usage or configuration; 3 the job is
+in state error or resync_required, so that a restart alone will not help.`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true})
+	root.SetVersionTemplate("millrace {{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
+	f := root.PersistentFlags()
+	f.StringVarP(&a.config, "config", "c", "", "configuration `FILE`")
+	f.StringVar(&a.from, "from", "", "`URL` or keyword string of the source")
+	f.StringVar(&a.to, "to", "", "`URL` or keyword string of the destination")
+	f.StringVar(&a.job, "job", "", "`NAME` of the job; default with URLs: the source database's name")
+	f.StringArrayVar(&a.tables, "table", nil, "`PATTERN` of tables, such as 'public.*' or '!public.audit'; repeatable")
+	f.BoolVar(&a.json, "json", false, "print results as JSON, one object per line")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "log warnings and errors only, no progress")
+	f.BoolVarP(&a.verbose, "verbose", "v", false, "log details")
+	f.StringVar(&a.logFormat, "log-format", "text", "`FORMAT` of logs: text or json")
+	f.SortFlags = false
+	root.AddCommand(a.verbs()...)
+	for _, c := range root.Commands() {
+		c.Flags().SortFlags = false
+	}
+	return root
+}
+
+// version is the module's version where the binary was built from a release,
+// else the commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "devel-" + s.Value[:12]
+		}
+	}
+	return "devel"
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/millrace/millrace"
+)
+
+// The exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+	exitJob    = 3 // the job is in state error or resync_required
+)
+
+// exit is an error with an exit code of its own. A nil err prints nothing.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// usage is a wrong command line.
+func usage(c *cobra.Command, err error) error {
+	return &millrace.Error{Kind: millrace.KindConfig, Op: c.CommandPath(), Err: err,
+		Hint: c.CommandPath() + " --help shows what it takes"}
+}
+
+// report prints err, if there is one, and gives the exit code. It is the only
+// place that prints errors.
+func (a *app) report(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	code := exitCode(err)
+	var e *exit
+	if errors.As(err, &e) {
+		if err = e.err; err == nil {
+			return code
+		}
+	}
+	a.printError(err)
+	return code
+}
+
+func (a *app) printError(err error) {
+	label, hint := "error:", "hint:"
+	if a.terminal && os.Getenv("NO_COLOR") == "" {
+		label, hint = "\x1b[31m"+label+"\x1b[0m", "\x1b[36m"+hint+"\x1b[0m"
+	}
+	for _, one := range problems(err) {
+		fmt.Fprintln(a.stderr, label, oneLine(one.Error()))
+		if h := millrace.HintOf(one); h != "" {
+			fmt.Fprintln(a.stderr, hint, oneLine(h))
+		}
+	}
+}
+
+// problems takes apart errors that were joined.
+func problems(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error }) // only the outermost error is a list
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, problems(e)...)
+	}
+	return all
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// exitCode sorts errors that no verb has sorted itself.
+func exitCode(err error) int {
+	var e *exit
+	if errors.As(err, &e) {
+		return e.code
+	}
+	code := exitFailed
+	for _, one := range problems(err) {
+		switch {
+		case millrace.KindOf(one) == millrace.KindConfig:
+			code = exitUsage
+		case millrace.KindOf(one) == millrace.KindResync:
+			code = exitJob
+		case strings.HasPrefix(one.Error(), "unknown command"):
+			code = exitUsage
+		}
+	}
+	return code
+}
+
+// jobExitCode sorts what ended a job: what leaves it in state error or
+// resync_required has a code of its own.
+func jobExitCode(err error) int {
+	switch millrace.KindOf(err) {
+	case millrace.KindData, millrace.KindUnknown, millrace.KindResync:
+		return exitJob
+	}
+	return exitCode(err)
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,370 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
+)
+
+const (
+	// lastWrite bounds the last write to the record: within the 10 s of a stop,
+	// of which draining may take 8.
+	lastWrite = 1200 * time.Millisecond
+	// lastWriteOfError is for an error, which must not be lost over a
+	// connection that is just being made anew.
+	lastWriteOfError = 10 * time.Second
+)
+
+// otherSystem begins the reason of a resync_required that may be a wrong URL:
+// it is looked at again at the next start, the others are not.
+const otherSystem = "the source is another system"
+
+// runner is one millrace run.
+type runner struct {
+	*app
+	*settings
+	flags runFlags
+
+	progress  *relay.Progress
+	keeper    *keeper
+	watch     *sourceWatch
+	alarms    *alarms
+	server    *web.Server
+	closeHTTP func()
+	engine    *engine
+	errors    errorCounts
+
+	mu      sync.Mutex
+	record  *record.Job // nil until there is one
+	cp      millrace.Checkpoint
+	load    *load // nil unless this process does or did the first load
+	loading bool  // what the record says of the end is the load's to write
+}
+
+func newRunner(a *app, s *settings, f runFlags) *runner {
+	r := &runner{app: a, settings: s, flags: f, progress: relay.NewProgress(), closeHTTP: func() {}}
+	r.keeper = newKeeper(s.target, s.Job, s.Safety.HeartbeatInterval, s.log)
+	r.keeper.standby = f.standby
+	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
+	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log}
+	return r
+}
+
+// run does the job until ctx ends, and writes how it ended.
+func (r *runner) run(ctx context.Context) error {
+	if err := r.serve(); err != nil {
+		return err
+	}
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r.keeper.onRival = func(other record.Runtime) { stop(rivalError(other)) }
+	err := r.work(running)
+	var rival *millrace.Error
+	switch cause := context.Cause(running); {
+	case errors.As(cause, &rival):
+		err = rival
+	case interrupted(ctx) && (errors.Is(err, context.Canceled) || errors.Is(err, errSignal) || millrace.KindOf(err) == millrace.KindRetry):
+		err = nil
+	}
+	return r.end(ctx, err)
+}
+
+// serve starts the HTTP server, first of all, so that whoever supervises the
+// process sees it wait for its databases.
+func (r *runner) serve() error {
+	address, configured := r.Listen()
+	l, err := web.Listen(address, configured, r.log)
+	if err != nil {
+		return err
+	}
+	token, err := r.HTTP.Token.Get()
+	if err != nil {
+		return err
+	}
+	r.server = web.New(web.Options{Job: r.Job, Version: version(), Progress: r.progress, Status: r.status,
+		Numbers: r.numbers, WALSizes: r.watch.sizes, HeldOn: r.heldOn, Token: token, Log: r.log})
+	r.keeper.setHTTP(reachable(l.Addr()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := r.server.Serve(l); err != nil {
+			r.log.Error("HTTP ended", "cause", err)
+		}
+	}()
+	r.closeHTTP = func() {
+		_ = r.server.Close() // waiting clients were answered
+		<-done
+	}
+	return nil
+}
+
+// reachable is the address as the record shows it: a server that listens
+// everywhere is reached at loopback on its own machine.
+func reachable(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", portOf(a))
+	}
+	return a.String()
+}
+
+func portOf(a net.Addr) string {
+	_, port, _ := net.SplitHostPort(a.String())
+	return port
+}
+
+// work brings the job from whatever it is to streaming and streams.
+func (r *runner) work(ctx context.Context) error {
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	watchCtx, stopWatch := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watch.run(watchCtx) })
+	defer watching.Wait()
+	defer stopWatch()
+	if !r.loaded() {
+		if err := r.firstLoad(ctx); err != nil {
+			return err
+		}
+		r.keeper.set(record.CatchingUp, behindTheStart)
+	}
+	return r.stream(ctx)
+}
+
+const behindTheStart = "the source's position at the start is not reached yet"
+
+// begin reads the record, writes the state before anything else, and starts the
+// heartbeat. It takes as long as the destination can't be reached.
+func (r *runner) begin(ctx context.Context) error {
+	return r.retry(ctx, func() error {
+		conn, err := r.target.Connect(ctx, session.Watch)
+		if err != nil {
+			return err
+		}
+		j, cp, err := record.Read(ctx, conn, r.Job)
+		if err == nil {
+			err = r.mayRun(j)
+		}
+		if err == nil {
+			r.remember(j, cp)
+			if j != nil && j.ConsistentFrom != 0 {
+				r.keeper.set(record.CatchingUp, behindTheStart)
+			}
+			err = r.keeper.start(ctx, conn)
+		}
+		if err != nil {
+			_ = conn.Close(context.WithoutCancel(ctx)) // nothing depends on it
+		}
+		return err
+	})
+}
+
+// loaded tells whether the first load is complete.
+func (r *runner) loaded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.record != nil && r.record.ConsistentFrom != 0
+}
+
+// mayRun refuses what no run can do.
+func (r *runner) mayRun(j *record.Job) error {
+	switch {
+	case j == nil && !r.flags.bootstrap:
+		e := noJob(r.settings).(*millrace.Error) //nolint:errorlint,forcetypeassert // made there
+		e.Hint = "millrace bootstrap copies the tables first; run --bootstrap does both"
+		return e
+	case j == nil:
+		return nil
+	case j.State == record.ResyncRequired && !strings.HasPrefix(j.Reason, otherSystem):
+		return &millrace.Error{Kind: millrace.KindResync, Op: "run job " + j.Name, Err: errors.New(or(j.Reason, "it needs a new first load")),
+			Hint: or(j.Hint, "millrace bootstrap --restart-snapshot --yes")}
+	}
+	return nil
+}
+
+// retry tries again while connections are lost or refused.
+func (r *runner) retry(ctx context.Context, do func() error) error {
+	pause := r.Resources.RetryBackoff.Min
+	var logged time.Time
+	for {
+		err := do()
+		if err == nil {
+			if !logged.IsZero() {
+				r.keeper.setCondition("", "")
+			}
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if millrace.KindOf(err) != millrace.KindRetry {
+			return err
+		}
+		r.errors.count(err)
+		var e *millrace.Error
+		if errors.As(err, &e) {
+			r.keeper.setCondition(e.Condition, err.Error())
+		}
+		if time.Since(logged) >= time.Minute {
+			logged = time.Now()
+			r.log.Warn("trying again", "cause", err, "hint", millrace.HintOf(err))
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, r.Resources.RetryBackoff.Max)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// unfinished is run alone on a first load that is not complete.
+func (r *runner) unfinished() error {
+	r.mu.Lock()
+	j := r.record
+	r.mu.Unlock()
+	copied := 0
+	for i := range j.Tables {
+		if j.Tables[i].Copied {
+			copied++
+		}
+	}
+	if copied == 0 {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: "run job " + j.Name, Err: errors.New("the first load is not complete"),
+			Hint: "millrace bootstrap does it; run --bootstrap does both"}
+	}
+	return &millrace.Error{Kind: millrace.KindResync, Op: "run job " + j.Name,
+		Err:  errors.New("the first load was interrupted, and its snapshot is gone"),
+		Hint: "millrace bootstrap --restart-snapshot --yes empties the tables that were copied and starts over"}
+}
+
+func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record, r.cp = j, cp
+}
+
+// reread takes over what a first load has written.
+func (r *runner) reread(ctx context.Context) error {
+	return r.retry(ctx, func() error {
+		conn, err := r.target.Connect(ctx, session.Watch)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		j, cp, err := record.Read(ctx, conn, r.Job)
+		if err != nil {
+			return err
+		}
+		if j == nil {
+			return noJob(r.settings)
+		}
+		r.remember(j, cp)
+		return nil
+	})
+}
+
+// sourcePosition gives the position that the source has now, and makes sure
+// before that its WAL's sizes are known: tokens need them.
+func (r *runner) sourcePosition(ctx context.Context) (millrace.LSN, error) {
+	conn, err := r.source.Connect(ctx, session.Watch)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	server, err := catalog.ReadServer(ctx, conn)
+	if err != nil {
+		return 0, session.Wrap("read the source", millrace.PeerSource, err)
+	}
+	r.watch.know(server)
+	at, err := catalog.Position(ctx, conn)
+	return at, session.Wrap("read the source's position", millrace.PeerSource, err)
+}
+
+// stream runs the engine.
+func (r *runner) stream(ctx context.Context) error {
+	r.mu.Lock()
+	j := r.record
+	r.mu.Unlock()
+	e, err := newEngine(r, j)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.engine = e
+	r.mu.Unlock()
+	return e.relay.Run(ctx)
+}
+
+func (r *runner) relayOptions() relay.Options {
+	return relay.Options{
+		Progress: r.progress,
+		Backoff:  relay.Backoff{Min: r.Resources.RetryBackoff.Min, Max: r.Resources.RetryBackoff.Max},
+		Goal:     r.sourcePosition,
+		Until:    r.flags.untilLSN, UntilGoal: r.flags.untilCurrent,
+		OnState: func(s relay.State) {
+			if s == relay.Streaming {
+				r.keeper.set(record.Streaming, "the source's position at the start was reached")
+			}
+		},
+		OnCondition: func(condition string, cause error) {
+			why := ""
+			if cause != nil {
+				r.errors.count(cause)
+				why = cause.Error()
+			}
+			r.keeper.setCondition(condition, why)
+		},
+		OnSession: func(cp millrace.Checkpoint) {
+			r.mu.Lock()
+			r.cp = cp
+			r.mu.Unlock()
+			r.keeper.own()
+		},
+		Log: r.log,
+	}
+}
+
+// verdict is what the record is to say about the end of a run.
+func (r *runner) verdict(ctx context.Context, err error) (state record.State, reason, hint string) {
+	r.mu.Lock()
+	exists := r.record != nil && !r.loading
+	r.mu.Unlock()
+	switch {
+	case !exists:
+		return "", "", ""
+	case err == nil && !interrupted(ctx):
+		return record.Stopped, "the end that was asked for is reached", "millrace run goes on from there"
+	case err == nil:
+		return record.Stopped, "stopped by a signal", "millrace run takes the job up again"
+	}
+	reason, hint = oneLine(err.Error()), oneLine(millrace.HintOf(err))
+	switch millrace.KindOf(err) {
+	case millrace.KindResync:
+		return record.ResyncRequired, reason, or(hint, "millrace bootstrap --restart-snapshot --yes")
+	case millrace.KindPreflight, millrace.KindConfig, millrace.KindRetry:
+		return record.Stopped, reason, hint
+	}
+	return record.Failed, reason, or(hint, "cure it, and start millrace run again: it goes on at the same transaction")
+}
+
+// heldOn answers /wait for tokens of an earlier timeline.
+func (r *runner) heldOn(ctx context.Context, timeline int32, at millrace.LSN) (bool, error) {
+	conn, err := r.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return heldOn(ctx, conn, r.Job, timeline, at)
+}

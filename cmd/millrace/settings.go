@@ -1,0 +1,154 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/session"
+)
+
+// settings are what flags, environment and file come to.
+type settings struct {
+	*config.Config
+	source, target *session.Endpoint
+	patterns       catalog.Patterns
+	log            *slog.Logger
+}
+
+// override says what a verb's own flags change before the check.
+type override func(*config.Config)
+
+// load reads the configuration and reports all its problems at once.
+func (a *app) load(overrides ...override) (*settings, error) {
+	s, problems, err := a.configure(overrides...)
+	if err == nil && len(problems) > 0 {
+		err = configError(problems)
+	}
+	return s, err
+}
+
+// configure is load with the problems apart: the settings can be used as far as
+// there are none.
+func (a *app) configure(overrides ...override) (*settings, config.Problems, error) {
+	log, err := a.logger()
+	if err != nil {
+		return nil, nil, err
+	}
+	c, problems := a.read()
+	for _, set := range overrides {
+		set(c)
+	}
+	problems = problems.Plus(c.Validate(config.Checks{
+		Patterns: func(texts []string) []error {
+			_, errs := catalog.ParsePatterns(texts)
+			return errs
+		},
+		Conn: func(peer millrace.Peer, conn string, safety config.Safety) error {
+			e := session.Static(peer, conn, c.Job)
+			e.TLS = session.TLSPolicy{Require: safety.RequireTLS, InsecureSkipVerify: safety.InsecureSkipTLSVerify}
+			_, err := e.Config()
+			return cause(err)
+		},
+	}))
+	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
+	s := &settings{Config: c, patterns: patterns, log: log}
+	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
+	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
+	if !a.isolated {
+		a.warnOfPasswords(log)
+	}
+	return s, problems, nil
+}
+
+// read merges the three places: a flag beats the environment, which beats the
+// file.
+func (a *app) read() (*config.Config, config.Problems) {
+	path, from, to := a.config, a.from, a.to
+	if !a.isolated {
+		path = or(path, os.Getenv("MILLRACE_CONFIG"))
+		from, to = or(from, os.Getenv("MILLRACE_FROM")), or(to, os.Getenv("MILLRACE_TO"))
+	}
+	if path == "" {
+		return config.FromURLs(from, to, a.job, a.tables)
+	}
+	c, problems := config.Load(path)
+	if from != "" {
+		c.Source.Postgres.URL = config.Literal(from)
+	}
+	if to != "" {
+		c.Destination.Postgres.URL = config.Literal(to)
+	}
+	if a.job != "" {
+		c.Job = a.job
+	}
+	if len(a.tables) > 0 {
+		c.Source.Postgres.Tables = a.tables
+	}
+	return c, problems
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func (s *settings) endpoint(peer millrace.Peer, conn func() (string, error)) *session.Endpoint {
+	return &session.Endpoint{
+		Peer: peer, Conn: conn, Job: s.Job, Log: s.log, Timeout: s.Resources.ConnectionTimeout,
+		TLS: session.TLSPolicy{Require: s.Safety.RequireTLS, InsecureSkipVerify: s.Safety.InsecureSkipTLSVerify},
+	}
+}
+
+// cause gives what an error of package session says without its operation,
+// which the path of the key names.
+func cause(err error) error {
+	var e *millrace.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if e.Hint != "" {
+		return fmt.Errorf("%w (%s)", e.Err, e.Hint)
+	}
+	return e.Err
+}
+
+// configError is one error per problem.
+func configError(problems config.Problems) error {
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = &millrace.Error{Kind: millrace.KindConfig, Op: p.Path, Err: errors.New(p.Message), Hint: configHint(p.Path)}
+	}
+	return errors.Join(errs...)
+}
+
+// configHint helps where nothing at all was given.
+func configHint(path string) string {
+	switch path {
+	case "source.postgres.url":
+		return "give a configuration file with -c, or --from and --to"
+	case "job":
+		return "job: NAME in the file, or --job NAME"
+	}
+	return ""
+}
+
+// hasPassword looks for a password that stands in the text itself, in URL or in
+// keyword form.
+var hasPassword = regexp.MustCompile(`(?i)://[^/@:]*:[^/@]+@|[?& ]password=|^password=`)
+
+func (a *app) warnOfPasswords(log *slog.Logger) {
+	for flag, value := range map[string]string{"--from": a.from, "--to": a.to} {
+		if hasPassword.MatchString(value) {
+			log.Warn("a password on the command line can be read by others on this machine", "flag", flag,
+				"hint", "use ~/.pgpass, a service file, the environment or ${VAR} in a configuration file")
+		}
+	}
+}

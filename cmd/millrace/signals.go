@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// graceful is how long a stopped process has: a stop is promised within 10 s.
+const graceful = 9500 * time.Millisecond
+
+// errSignal is the cause of a context that a signal has ended.
+var errSignal = errors.New("interrupted")
+
+// withSignals gives a context that the first SIGTERM or SIGINT ends. A second
+// one ends the process at once with exit code 1. A process that has not ended
+// gracefully in time after the first ends with exit code 0: what is durable is
+// recorded, and what is not comes again.
+func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			cancel(errSignal)
+		case <-done:
+			return
+		}
+		select {
+		case <-signals:
+			os.Exit(exitFailed)
+		case <-time.After(graceful):
+			os.Exit(exitDone)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel(nil)
+	}
+}
+
+// interrupted tells whether a signal has ended ctx.
+func interrupted(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errSignal) }

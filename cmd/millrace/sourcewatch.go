@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
+)
+
+const (
+	// watchEvery is how often the source's position and the slot are read.
+	watchEvery = time.Second
+	// watchRetry is the longest pause between tries to reach the source.
+	watchRetry = 30 * time.Second
+)
+
+// sourceWatch knows where the source and the job's slot are, as of a second
+// ago. It only reads, on a connection of its own.
+type sourceWatch struct {
+	source   *session.Endpoint
+	slotName string
+	progress *relay.Progress
+	alarms   *alarms
+	log      *slog.Logger
+
+	mu       sync.Mutex
+	server   *catalog.Server // kept when the source can't be reached
+	position millrace.LSN    // 0: unknown now
+	slot     *catalog.Slot   // nil: unknown now, or there is none
+	moved    time.Time       // when confirmed_flush_lsn was last seen to move
+}
+
+// run watches until ctx ends.
+func (w *sourceWatch) run(ctx context.Context) {
+	pause := watchEvery
+	for ctx.Err() == nil {
+		conn, err := w.source.Connect(ctx, session.Watch)
+		if err == nil {
+			pause = watchEvery
+			err = w.follow(ctx, conn)
+			_ = conn.Close(context.WithoutCancel(ctx)) // it may be broken
+		}
+		w.forget()
+		if ctx.Err() != nil {
+			return
+		}
+		w.log.Debug("watch the source", "cause", err)
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, watchRetry)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (w *sourceWatch) follow(ctx context.Context, conn *pgx.Conn) error {
+	server, err := catalog.ReadServer(ctx, conn)
+	if err != nil {
+		return err
+	}
+	w.know(server)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		if err := w.look(ctx, conn); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	// The position is read first: what is held of it later is held for certain.
+	position, err := catalog.Position(ctx, conn)
+	if err != nil {
+		return err
+	}
+	slot, err := catalog.ReadSlot(ctx, conn, w.slotName)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	w.mu.Lock()
+	if slot != nil && (w.slot == nil || slot.ConfirmedFlush != w.slot.ConfirmedFlush) {
+		w.moved = now
+	}
+	w.position, w.slot = position, slot
+	w.mu.Unlock()
+	w.progress.Observe(position, now)
+	w.alarms.judge(slot, w.progress.Lag(now))
+	return nil
+}
+
+// know takes note of the server.
+func (w *sourceWatch) know(server *catalog.Server) {
+	w.mu.Lock()
+	w.server = server
+	w.mu.Unlock()
+}
+
+func (w *sourceWatch) forget() {
+	w.mu.Lock()
+	w.position, w.slot = 0, nil
+	w.mu.Unlock()
+	w.progress.Observe(0, time.Now())
+}
+
+// sizes gives the source's WAL page and segment size, 0 while unknown.
+func (w *sourceWatch) sizes() (page, segment uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.server == nil {
+		return 0, 0
+	}
+	return w.server.PageSize, w.server.SegmentSize
+}
+
+// status gives what is known of the source now.
+func (w *sourceWatch) status() web.Source {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return sourceStatus(w.slotName, w.server, w.position, w.slot)
+}
+
+// confirmedAge is how long confirmed_flush_lsn has rested.
+func (w *sourceWatch) confirmedAge() *float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.slot == nil {
+		return nil
+	}
+	return web.Known(time.Since(w.moved).Seconds())
+}
+
+func sourceStatus(name string, server *catalog.Server, position millrace.LSN, slot *catalog.Slot) web.Source {
+	s := web.Source{Slot: name, CurrentLSN: web.KnownLSN(position)}
+	if server != nil {
+		s.SystemID, s.Timeline = &server.SystemID, &server.Timeline
+	}
+	if slot == nil {
+		return s
+	}
+	s.SlotActive, s.WALStatus = &slot.Active, &slot.WALStatus
+	if slot.InvalidationReason != "" {
+		s.InvalidationReason = &slot.InvalidationReason
+	}
+	s.RestartLSN, s.ConfirmedFlushLSN = web.KnownLSN(slot.Restart), web.KnownLSN(slot.ConfirmedFlush)
+	if slot.Restart != 0 {
+		s.RetainedWALBytes = &slot.RetainedBytes
+	}
+	s.SafeWALSizeBytes = slot.SafeWALSize
+	return s
+}
+
+// alarms are the limits that are crossed now. Each is logged when it begins and
+// when it ends.
+type alarms struct {
+	maxLag      int64 // bytes; 0: none
+	maxRetained int64
+	log         *slog.Logger
+
+	mu     sync.Mutex
+	active map[string]web.Alarm
+}
+
+func newAlarms(maxLag, maxRetained int64, log *slog.Logger) *alarms {
+	return &alarms{maxLag: maxLag, maxRetained: maxRetained, log: log, active: make(map[string]web.Alarm)}
+}
+
+func (a *alarms) judge(slot *catalog.Slot, lag relay.Lag) {
+	retained, unsafe := "", ""
+	if slot != nil {
+		if a.maxRetained > 0 && slot.RetainedBytes > a.maxRetained {
+			retained = fmt.Sprintf("slot %s keeps %s of WAL at the source, more than %s", slot.Name,
+				size(slot.RetainedBytes), size(a.maxRetained))
+		}
+		if slot.WALStatus == "unreserved" || slot.WALStatus == "lost" {
+			unsafe = fmt.Sprintf("slot %s is %s: the source is about to remove, or has removed, WAL that it needs",
+				slot.Name, slot.WALStatus)
+		}
+	}
+	a.set("wal_retention_alarm", retained)
+	a.set("wal_status", unsafe)
+	behind := ""
+	if a.maxLag > 0 && lag.Bytes != nil && *lag.Bytes > a.maxLag {
+		behind = fmt.Sprintf("the destination is %s behind, more than %s", size(*lag.Bytes), size(a.maxLag))
+	}
+	a.set("max_replication_lag", behind)
+}
+
+func (a *alarms) set(name, message string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was, ok := a.active[name]
+	switch {
+	case message == "" && ok:
+		delete(a.active, name)
+		a.log.Info("alarm ended", "alarm", name, "since", was.Since.Time)
+	case message != "" && !ok:
+		a.active[name] = web.Alarm{Name: name, Since: web.Time{Time: time.Now()}, Message: message}
+		a.log.Warn("alarm", "alarm", name, "message", message)
+	case message != "":
+		was.Message = message
+		a.active[name] = was
+	}
+}
+
+// list gives the alarms in the order of their names.
+func (a *alarms) list() []web.Alarm {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := []web.Alarm{}
+	for _, name := range []string{"max_replication_lag", "wal_retention_alarm", "wal_status"} {
+		if alarm, ok := a.active[name]; ok {
+			all = append(all, alarm)
+		}
+	}
+	return all
+}

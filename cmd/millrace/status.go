@@ -1,0 +1,376 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
+)
+
+const (
+	// askWithin bounds the request to the running instance: it may listen on a
+	// loopback address of another machine.
+	askWithin = 2 * time.Second
+	// maxStatus bounds the answer.
+	maxStatus = 16 << 20
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show state, positions, lag and tables of a job",
+		Long: `Status shows the state of a job, whether it runs or not: from the running instance if that
+can be reached, else from the job's record at the destination and from the source.
+
+Exit code 3 when the job is in state error or resync_required.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := a.load()
+			if err != nil {
+				return err
+			}
+			return a.status(c.Context(), s)
+		},
+	}
+}
+
+func (a *app) status(ctx context.Context, s *settings) error {
+	st, err := readStatus(ctx, s)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.printJSON(st)
+	} else {
+		_, err = fmt.Fprint(a.stdout, statusText(st, time.Now()))
+	}
+	if err == nil && (st.State == string(record.Failed) || st.State == string(record.ResyncRequired)) {
+		return &exit{code: exitJob}
+	}
+	return err
+}
+
+// readStatus asks the running instance, if there is one that can be reached,
+// and puts the status together itself otherwise.
+func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
+	conn, err := s.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	j, cp, err := record.Read(ctx, conn, s.Job)
+	if err != nil {
+		return nil, err
+	}
+	if j == nil {
+		return nil, noJob(s)
+	}
+	rt, alive, err := readRuntime(ctx, conn, s)
+	if err != nil {
+		return nil, err
+	}
+	if alive && rt.HTTP != "" {
+		if st := askInstance(ctx, s, rt); st != nil {
+			return st, nil
+		}
+	}
+	st := recordStatus(j, cp, rt, alive)
+	addSource(ctx, s, st, j, cp)
+	return st, nil
+}
+
+func noJob(s *settings) error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "job " + s.Job, Peer: millrace.PeerDestination,
+		Err:  fmt.Errorf("no record of it at %s", s.target.Redacted()),
+		Hint: "millrace bootstrap records the job and copies its tables; --job or job: names another one"}
+}
+
+// readRuntime reads the newest sign of life and judges it by the target's
+// clock.
+func readRuntime(ctx context.Context, conn *pgx.Conn, s *settings) (*record.Runtime, bool, error) {
+	rt, err := record.ReadRuntime(ctx, conn, s.Job)
+	if err != nil || rt == nil {
+		return nil, false, err
+	}
+	var now time.Time
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.clock_timestamp()").Scan(&now); err != nil {
+		return nil, false, session.Wrap("read the destination's clock", millrace.PeerDestination, err)
+	}
+	return rt, now.Sub(rt.HeartbeatAt) < silentBeats*s.Safety.HeartbeatInterval, nil
+}
+
+// askInstance gives nil when the instance that answers is not the one of the
+// record, or none does.
+func askInstance(ctx context.Context, s *settings, rt *record.Runtime) *web.Status {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+rt.HTTP+"/status", nil)
+	if err != nil {
+		return nil
+	}
+	if token, err := s.HTTP.Token.Get(); err == nil && token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer res.Body.Close()
+	var st web.Status
+	err = json.NewDecoder(http.MaxBytesReader(nil, res.Body, maxStatus)).Decode(&st)
+	if err != nil || res.StatusCode != http.StatusOK || st.Instance == nil || *st.Instance != rt.Instance {
+		return nil
+	}
+	return &st
+}
+
+// recordStatus is what the record alone tells.
+func recordStatus(j *record.Job, cp millrace.Checkpoint, rt *record.Runtime, alive bool) *web.Status {
+	st := &web.Status{Job: j.Name, State: string(j.State), Reason: j.Reason, Hint: j.Hint, Version: version(),
+		Alarms: []web.Alarm{}, LoadStarted: loadStarted(j)}
+	st.Source.Slot, st.Source.SystemID, st.Source.Timeline = j.Slot, &j.SystemID, &j.Timeline
+	st.Destination = destinationStatus(j, cp)
+	st.Tables = tableStatus(j, nil)
+	if rt != nil {
+		st.Instance, st.HeartbeatAt, st.Version = &rt.Instance, web.KnownTime(rt.HeartbeatAt), rt.Version
+		if alive {
+			st.HTTP = known(rt.HTTP)
+			st.Condition = known(rt.Condition)
+			return st
+		}
+	}
+	// Nobody runs the job, whatever the state says that was written last.
+	last := j.UpdatedAt
+	if rt != nil && rt.HeartbeatAt.After(last) {
+		last = rt.HeartbeatAt
+	}
+	st.StoppedAt = web.KnownTime(last)
+	switch j.State {
+	case record.Stopped, record.Failed, record.ResyncRequired:
+	default:
+		st.State = string(record.Stopped)
+		st.Reason = fmt.Sprintf("no heartbeat; the state was %s", j.State)
+		st.Hint = "millrace run takes the job up again"
+		if j.ConsistentFrom == 0 {
+			st.Hint = "millrace bootstrap takes the first load up again"
+		}
+	}
+	return st
+}
+
+func loadStarted(j *record.Job) *web.Time {
+	if j.ConsistentFrom != 0 {
+		return nil
+	}
+	return web.KnownTime(j.LoadStarted)
+}
+
+func known(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func destinationStatus(j *record.Job, cp millrace.Checkpoint) web.Destination {
+	return web.Destination{Kind: "postgres", Generation: &j.Generation, Epoch: &j.Epoch,
+		CommitLSN: web.KnownLSN(cp.Commit), CommittedLSN: web.KnownLSN(cp.End), AckedLSN: web.KnownLSN(cp.Acked),
+		ConsistentFrom: web.KnownLSN(j.ConsistentFrom)}
+}
+
+// tableStatus shows the job's set. changes counts by OID at the source; nil when
+// no instance counts.
+func tableStatus(j *record.Job, changes map[uint32]relay.TableStats) []web.Table {
+	tables := make([]web.Table, 0, len(j.Tables))
+	for i := range j.Tables {
+		t := &j.Tables[i]
+		w := web.Table{Table: t.Name, State: "waiting"}
+		switch {
+		case t.Copied && j.ConsistentFrom != 0:
+			w.State = "streaming"
+		case t.Copied:
+			w.State = "copied"
+		case j.ConsistentFrom != 0: // snapshot.mode none
+			w.State = "streaming"
+		}
+		if t.Copied {
+			w.RowsCopied, w.BytesCopied = &t.Rows, &t.Bytes
+		}
+		if changes != nil {
+			w.Changes = web.Known(changes[t.OID].Changes)
+		}
+		tables = append(tables, w)
+	}
+	return tables
+}
+
+// addSource adds what the source tells, if it can be reached.
+func addSource(ctx context.Context, s *settings, st *web.Status, j *record.Job, cp millrace.Checkpoint) {
+	conn, err := s.source.Connect(ctx, session.Watch)
+	if err != nil {
+		s.log.Warn("the source can't be asked", "cause", err)
+		return
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	server, err := catalog.ReadServer(ctx, conn)
+	var position millrace.LSN
+	if err == nil {
+		position, err = catalog.Position(ctx, conn)
+	}
+	var slot *catalog.Slot
+	if err == nil {
+		slot, err = catalog.ReadSlot(ctx, conn, j.Slot)
+	}
+	if err != nil {
+		s.log.Warn("the source can't be asked", "cause", session.Wrap("read the source's state", millrace.PeerSource, err))
+		return
+	}
+	st.Source = sourceStatus(j.Slot, server, position, slot)
+	if j.ConsistentFrom != 0 && cp.Acked != 0 && server.SystemID == j.SystemID {
+		behind := max(int64(position)-int64(cp.Acked), 0)
+		st.Lag.Bytes = &behind
+		if behind == 0 {
+			st.Lag.Seconds, st.Lag.Transactions = web.Known(0.0), web.Known(int64(0))
+		}
+	}
+	a := newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.quietLog())
+	a.judge(slot, st.Lag)
+	st.Alarms = a.list()
+	if slot == nil {
+		st.Alarms = append(st.Alarms, web.Alarm{Name: "slot_missing", Since: web.Time{Time: time.Now()},
+			Message: "the source has no slot " + j.Slot})
+	}
+}
+
+// statusText is the status for people.
+func statusText(st *web.Status, now time.Time) string {
+	var b strings.Builder
+	rows := [][]string{{"job", st.Job}, {"state", st.State + conditionText(st)}}
+	add := func(name, value string) {
+		if value != "" {
+			rows = append(rows, []string{name, value})
+		}
+	}
+	add("reason", st.Reason)
+	add("hint", st.Hint)
+	if st.StoppedAt != nil {
+		add("stopped since", fmt.Sprintf("%s (%s ago)", st.StoppedAt, span(now.Sub(st.StoppedAt.Time))))
+	} else if st.HeartbeatAt != nil {
+		add("heartbeat", fmt.Sprintf("%s (%s ago)", st.HeartbeatAt, span(now.Sub(st.HeartbeatAt.Time))))
+	}
+	add("http", text(st.HTTP, func(s string) string { return s }))
+	if st.LoadStarted != nil {
+		add("load started", fmt.Sprintf("%s (the source's xmin is held since then)", st.LoadStarted))
+	}
+	add("lag", lagText(st.Lag))
+	rows = append(rows,
+		[]string{"source", fmt.Sprintf("at %s, system %s, timeline %s", unknown(st.Source.CurrentLSN),
+			unknown(st.Source.SystemID), unknown(st.Source.Timeline))},
+		[]string{"slot", slotText(&st.Source)},
+		[]string{"destination", fmt.Sprintf("holds %s, applied %s, consistent from %s", unknown(st.Destination.AckedLSN),
+			unknown(st.Destination.CommittedLSN), unknown(st.Destination.ConsistentFrom))})
+	if st.Fallbacks != nil && *st.Fallbacks > 0 {
+		add("row path", count(*st.Fallbacks)+" transactions")
+	}
+	for _, a := range st.Alarms {
+		add("alarm", fmt.Sprintf("%s: %s (since %s)", a.Name, a.Message, a.Since))
+	}
+	b.WriteString(grid(rows))
+	if len(st.Tables) > 0 {
+		b.WriteByte('\n')
+		b.WriteString(tablesText(st.Tables))
+	}
+	return b.String()
+}
+
+func conditionText(st *web.Status) string {
+	if st.Condition == nil {
+		return ""
+	}
+	return " (" + *st.Condition + ")"
+}
+
+func lagText(l relay.Lag) string {
+	parts := []string{
+		text(l.Seconds, func(s float64) string { return span(time.Duration(s * float64(time.Second))) }),
+		text(l.Bytes, size),
+		text(l.Transactions, func(n int64) string { return count(n) + " transactions" }),
+	}
+	var known []string
+	for _, p := range parts {
+		if p != "" {
+			known = append(known, p)
+		}
+	}
+	if len(known) == 0 {
+		return "unknown"
+	}
+	s := strings.Join(known, ", ")
+	if l.WaitsFor != nil && *l.WaitsFor != "nothing" {
+		s += " (waits for " + *l.WaitsFor + ")"
+	}
+	return s
+}
+
+func slotText(s *web.Source) string {
+	if s.SlotActive == nil {
+		return s.Slot + ", unknown"
+	}
+	active := "not active"
+	if *s.SlotActive {
+		active = "active"
+	}
+	line := fmt.Sprintf("%s, %s, confirmed %s", s.Slot, active, unknown(s.ConfirmedFlushLSN))
+	if s.RetainedWALBytes != nil {
+		line += ", keeps " + size(*s.RetainedWALBytes) + " of WAL"
+	}
+	if s.SafeWALSizeBytes != nil {
+		line += ", lost after " + size(*s.SafeWALSizeBytes) + " more"
+	}
+	if s.WALStatus != nil && *s.WALStatus != "reserved" && *s.WALStatus != "extended" {
+		line += ", WAL " + *s.WALStatus
+	}
+	if s.InvalidationReason != nil {
+		line += " (" + *s.InvalidationReason + ")"
+	}
+	return line
+}
+
+func tablesText(tables []web.Table) string {
+	rows := [][]string{{"table", "state", "rows_copied", "bytes_copied", "changes"}}
+	for i := range tables {
+		t := &tables[i]
+		rows = append(rows, []string{t.Table.String(), t.State, dash(text(t.RowsCopied, count)),
+			dash(text(t.BytesCopied, size)), dash(text(t.Changes, count))})
+	}
+	return grid(rows)
+}
+
+func text[T any](v *T, form func(T) string) string {
+	if v == nil {
+		return ""
+	}
+	return form(*v)
+}
+
+func unknown[T any](v *T) string {
+	if v == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*v)
+}
+
+func dash(s string) string { return or(s, "-") }

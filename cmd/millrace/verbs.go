@@ -1,0 +1,17 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// verbs are the commands, in the order of a job's life.
+func (a *app) verbs() []*cobra.Command {
+	return []*cobra.Command{
+		a.checkCommand(),
+		a.bootstrapCommand(),
+		a.runCommand(),
+		a.statusCommand(),
+		a.waitCommand(),
+		a.cleanupCommand(),
+		a.demoCommand(),
+		a.docsCommand(),
+	}
+}

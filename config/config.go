@@ -1,0 +1,177 @@
+// Package config reads the configuration, from one YAML file or from two
+// connection strings, into checked structs. It finds all problems and reports
+// them at once, each with its path. It connects to nothing.
+//
+// The invariant it owns: a key that this version does not act upon is refused,
+// never ignored.
+package config
+
+import (
+	"time"
+)
+
+// Config is the configuration of one job. Load and FromURLs fill it; flags may
+// change it before Validate.
+type Config struct {
+	Job         string
+	Source      Source
+	Snapshot    Snapshot
+	Apply       Apply
+	Destination Destination
+	Resources   Resources
+	Safety      Safety
+	HTTP        HTTP
+}
+
+// Source is where the history comes from.
+type Source struct {
+	Postgres SourcePostgres
+}
+
+// SourcePostgres is a PostgreSQL source.
+type SourcePostgres struct {
+	URL         Secret
+	Tables      []string // patterns; none: all tables of the publication
+	Slot        string   // "": Config.Slot derives it from the job
+	Publication string   // likewise
+}
+
+// Destination is where the history goes to.
+type Destination struct {
+	Postgres DestinationPostgres
+}
+
+// DestinationPostgres is a PostgreSQL target.
+type DestinationPostgres struct {
+	URL    Secret
+	Schema string // SchemaCreate or SchemaExisting
+}
+
+// The values of destination.postgres.schema.
+const (
+	SchemaCreate   = "create"
+	SchemaExisting = "existing"
+)
+
+// Snapshot says how the first load is done.
+type Snapshot struct {
+	Mode     string        // ModeConsistent or ModeNone
+	Parallel int           // streams
+	Timeout  time.Duration // longest hold of the exported snapshot; 0: none
+	Rate     Size          // bytes per second; 0: no limit
+}
+
+// The values of snapshot.mode.
+const (
+	ModeConsistent = "consistent"
+	ModeNone       = "none"
+)
+
+// Apply says how changes are written.
+type Apply struct {
+	Group         int // 0: as many transactions as fit, 1: one to one
+	MaxBatchRows  int // of one statement
+	MaxBatchBytes Size
+	Truncate      string // TruncateAsTruncate or TruncateAsDelete
+}
+
+// The values of apply.truncate.
+const (
+	TruncateAsTruncate = "truncate"
+	TruncateAsDelete   = "delete"
+)
+
+// Resources bounds what the process uses.
+type Resources struct {
+	MemoryBudget      Size // resident memory of the process
+	MaxInflight       Size // transactions received and not yet applied
+	ChannelCapacity   int
+	BufferSize        Size
+	MaxMessage        Size // largest single row
+	ConnectionTimeout time.Duration
+	RetryBackoff      Backoff
+	MaxReplicationLag Size // alarm
+	WALRetentionAlarm Size
+}
+
+// Backoff is the wait between tries to reconnect; it doubles from Min to Max.
+type Backoff struct{ Min, Max time.Duration }
+
+// Safety says what the job may do and must insist on.
+type Safety struct {
+	RequireTLS                   bool
+	InsecureSkipTLSVerify        bool
+	AutoCreatePublication        bool
+	AllowRemotePublicationCreate bool
+	WALRetentionAction           string // always "alarm" in this version
+	HeartbeatInterval            time.Duration
+}
+
+// HTTP is the server for status, metrics and waiters.
+type HTTP struct {
+	// Listen is host:port. DefaultListen may give way to another port when it
+	// is taken; an address that was configured may not.
+	Listen string
+	Token  Secret
+}
+
+// DefaultListen is http.listen where nothing is configured.
+const DefaultListen = "127.0.0.1:8642"
+
+// Default gives the configuration without job and connections.
+func Default() *Config {
+	return &Config{
+		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
+		Apply: Apply{
+			MaxBatchRows:  500,
+			MaxBatchBytes: 4 * mib,
+			Truncate:      TruncateAsTruncate,
+		},
+		Destination: Destination{Postgres: DestinationPostgres{Schema: SchemaCreate}},
+		Resources: Resources{
+			MemoryBudget:      128 * mib,
+			MaxInflight:       16 * mib,
+			ChannelCapacity:   4096,
+			BufferSize:        256 * kib,
+			MaxMessage:        16 * mib,
+			ConnectionTimeout: 10 * time.Second,
+			RetryBackoff:      Backoff{Min: time.Second, Max: 30 * time.Second},
+			MaxReplicationLag: gib,
+			WALRetentionAlarm: gib,
+		},
+		Safety: Safety{
+			RequireTLS:         true,
+			WALRetentionAction: "alarm",
+			HeartbeatInterval:  10 * time.Second,
+		},
+		HTTP: HTTP{},
+	}
+}
+
+// Slot names the replication slot.
+func (c *Config) Slot() string { return c.derived(c.Source.Postgres.Slot) }
+
+// Publication names the publication.
+func (c *Config) Publication() string { return c.derived(c.Source.Postgres.Publication) }
+
+func (c *Config) derived(name string) string {
+	if name != "" {
+		return name
+	}
+	return "millrace_" + c.Job
+}
+
+// Listen gives the address of the HTTP server and whether it was configured.
+func (c *Config) Listen() (addr string, configured bool) {
+	if c.HTTP.Listen == "" {
+		return DefaultListen, false
+	}
+	return c.HTTP.Listen, true
+}
+
+// SourceConn gives the source's connection string with its variables and files
+// read anew. It is what session.Endpoint takes as Conn.
+func (c *Config) SourceConn() (string, error) { return c.Source.Postgres.URL.Get() }
+
+// TargetConn is SourceConn for the destination.
+func (c *Config) TargetConn() (string, error) { return c.Destination.Postgres.URL.Get() }

@@ -1,0 +1,56 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+)
+
+// Source gives committed transactions in commit order.
+type Source interface {
+	// Start acquires the stream at the checkpoint. When it returns nil, no
+	// other instance can read the same stream.
+	Start(ctx context.Context, from Checkpoint) error
+	// Next blocks until there is a Txn. The caller releases it.
+	Next(ctx context.Context) (*Txn, error)
+	// Ack says that everything up to the position is durable at the
+	// destination. It never blocks; a lower value than before is ignored.
+	Ack(durable LSN)
+	// Close gives the stream back, after telling the server the last Ack.
+	Close() error
+}
+
+// Sink takes transactions in commit order and makes them durable.
+type Sink interface {
+	// Open connects and reads what is already durable. It changes nothing.
+	Open(ctx context.Context) (Checkpoint, error)
+	// Write takes over t and blocks while the sink is at its limit. It returns
+	// before t is applied, let alone durable; an error of the asynchronous work
+	// comes out of a later Write or Durable.
+	Write(ctx context.Context, t *Txn) error
+	// Flush says that nothing more is waiting behind the last Write, so that
+	// what is held can be applied at once. It does not block.
+	Flush()
+	// Durable blocks until more than after is durable and returns how much.
+	Durable(ctx context.Context, after LSN) (LSN, error)
+	// Close rolls back what is open and disconnects.
+	Close() error
+}
+
+// Claimer is a Sink that can be taken over from another instance. Claim is
+// called after Source.Start has acquired the stream, raises the fence, waits
+// until the former writer is gone and returns the checkpoint as it is then.
+// If that differs from the one that Open returned, the source is started anew.
+type Claimer interface {
+	Claim(ctx context.Context) (Checkpoint, error)
+}
+
+// Drainer is a Sink that can finish what it holds: Drain applies all complete
+// transactions that were written, rolls back an incomplete one, makes the
+// rest durable and returns the position reached.
+type Drainer interface {
+	Drain(ctx context.Context) (LSN, error)
+}
+
+// ErrNeedText is wrapped by the error of a Sink that cannot take a relation's
+// values in binary form. The source is then started anew in text form.
+var ErrNeedText = errors.New("the destination needs values in text form")

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package child
+
+import "syscall"
+
+func setDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}

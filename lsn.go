@@ -1,0 +1,90 @@
+package millrace
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// LSN is a position in the source's write-ahead log: a byte offset, written as
+// two hexadecimal halves (PostgreSQL documentation, section "pg_lsn Type").
+// The zero LSN means "unknown" and is never a valid position.
+type LSN uint64
+
+// ParseLSN reads the form that PostgreSQL writes, such as 16/B374D848. Unlike
+// the server it takes no white space and no signs.
+func ParseLSN(s string) (LSN, error) {
+	high, low, ok := strings.Cut(s, "/")
+	if !ok || !isHalf(high) || !isHalf(low) {
+		return 0, fmt.Errorf("malformed LSN %q: want two hexadecimal numbers such as 16/B374D848", s)
+	}
+	h, err := strconv.ParseUint(high, 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("malformed LSN %q: %w", s, err)
+	}
+	l, err := strconv.ParseUint(low, 16, 32)
+	if err != nil {
+		return 0, fmt.Errorf("malformed LSN %q: %w", s, err)
+	}
+	return LSN(h<<32 | l), nil
+}
+
+func isHalf(s string) bool {
+	if s == "" || len(s) > 8 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+			return false
+		}
+	}
+	return true
+}
+
+// String gives the form that PostgreSQL prints.
+func (l LSN) String() string {
+	return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (l LSN) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *LSN) UnmarshalText(b []byte) error {
+	v, err := ParseLSN(string(b))
+	if err != nil {
+		return err
+	}
+	*l = v
+	return nil
+}
+
+// Sizes of the WAL page headers that pg_current_wal_insert_lsn() skips and the
+// walsender's positions do not (SizeOfXLogShortPHD and SizeOfXLogLongPHD in
+// access/xlog_internal.h).
+const (
+	shortPageHeader = 24
+	longPageHeader  = 40
+)
+
+// Normalize takes an insert position that points just behind a page header
+// which is not written yet back to the start of that page, so that it can be
+// compared with flush and commit positions. page and segment are the server's
+// wal_block_size and wal_segment_size in bytes.
+func (l LSN) Normalize(page, segment uint64) LSN {
+	switch {
+	case segment > 0 && uint64(l)%segment == longPageHeader:
+		return l - longPageHeader
+	case page > 0 && uint64(l)%page == shortPageHeader:
+		return l - shortPageHeader
+	}
+	return l
+}
+
+// Position names one change in the order of the stream. A change's own LSN
+// cannot: it is neither unique nor increasing.
+type Position struct {
+	Commit LSN    // the LSN of the transaction's commit record
+	Seq    uint64 // the change's ordinal in its transaction, from 1
+}

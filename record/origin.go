@@ -1,0 +1,25 @@
+package record
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/session"
+)
+
+// Origin names the replication origin that tags a job's transactions on the
+// target, so that other subscribers can leave them out. It is a tag only: where
+// the job stands is told by its progress rows.
+func Origin(job string) string { return "millrace_" + job }
+
+// dropOrigin removes the origin where the role may; without that right the job
+// could not have made one either, or lost it since, and an unused origin does
+// no harm.
+func dropOrigin(ctx context.Context, db DB, job string) error {
+	_, err := db.Exec(ctx, `
+		SELECT pg_catalog.pg_replication_origin_drop(o.roname)
+		  FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1`, Origin(job))
+	if session.SQLState(err) == "42501" {
+		return nil
+	}
+	return wrap("drop the replication origin", err)
+}

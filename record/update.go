@@ -1,0 +1,123 @@
+package record
+
+import (
+	"context"
+
+	"github.com/millrace/millrace"
+)
+
+// SetState writes the job's state with its reason and hint.
+func SetState(ctx context.Context, db DB, job string, state State, reason, hint string) error {
+	return update(ctx, db, "write the job's state", job, `
+		UPDATE millrace.job_state
+		   SET state = $2, reason = nullif($3, ''), hint = nullif($4, ''), updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1`, string(state), reason, hint)
+}
+
+// SetSlot records that the slot exists, where it is consistent, and what of it
+// is ours.
+func SetSlot(ctx context.Context, db DB, job string, point millrace.LSN, ownsSlot, ownsPublication bool) error {
+	return update(ctx, db, "record the slot", job, `
+		UPDATE millrace.job_state
+		   SET consistent_point = $2::pg_lsn, owns_slot = $3, owns_publication = $4,
+		       updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1`, point.String(), ownsSlot, ownsPublication)
+}
+
+// SetConsistentFrom records that the target is consistent from the position on.
+func SetConsistentFrom(ctx context.Context, db DB, job string, from millrace.LSN) error {
+	return update(ctx, db, "record that the target is consistent", job, `
+		UPDATE millrace.job_state
+		   SET consistent_from = $2::pg_lsn, updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1`, from.String())
+}
+
+// SetLoadStarted records that the first load begins now: from here on the
+// source's xmin is held.
+func SetLoadStarted(ctx context.Context, db DB, job string) error {
+	return update(ctx, db, "record the load's start", job, `
+		UPDATE millrace.job_state
+		   SET load_started = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1`)
+}
+
+// UpdateTable records what is newly known of the table with t.OID: its name, and
+// TargetOID, Filenode and Shape where they are not zero.
+func UpdateTable(ctx context.Context, db DB, job string, t Table) error {
+	return update(ctx, db, "record table "+t.Name.String(), job, `
+		UPDATE millrace.job_table
+		   SET schema_name = $3, table_name = $4,
+		       target_oid = CASE WHEN $5::bigint = 0 THEN target_oid ELSE $5 END,
+		       filenode = CASE WHEN $6::bigint = 0 THEN filenode ELSE $6 END,
+		       shape = CASE WHEN $7::text = '' THEN shape ELSE $7 END
+		 WHERE job = $1 AND oid = $2`,
+		int64(t.OID), t.Name.Schema, t.Name.Name, int64(t.TargetOID), int64(t.Filenode), t.Shape)
+}
+
+// MarkCopied records that the table with the OID is wholly copied. It belongs
+// into the transaction that holds the rows, or their last part.
+func MarkCopied(ctx context.Context, db DB, f Fence, oid uint32, rows, bytes int64) error {
+	tag, err := db.Exec(ctx, `
+		UPDATE millrace.job_table SET copied = true, rows = $5, bytes = $6
+		 WHERE job = $1 AND oid = $4 AND EXISTS (
+		       SELECT FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3)`,
+		f.Job, f.Generation, f.Epoch, int64(oid), rows, bytes)
+	if err != nil {
+		return wrap("record the copy", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return fenced("record the copy", ErrFenced)
+	}
+	return nil
+}
+
+// MarkPart records that one part of a table is copied, with the snapshot it was
+// read in and the position read after it, where the load is not under one
+// exported snapshot. It belongs into the transaction that holds the rows.
+func MarkPart(ctx context.Context, db DB, f Fence, p Part) error {
+	var upto *string
+	if p.Upto != 0 {
+		s := p.Upto.String()
+		upto = &s
+	}
+	tag, err := db.Exec(ctx, `
+		INSERT INTO millrace.chunk (job, oid, part, snapshot, upto, rows, bytes)
+		SELECT s.job, $4, $5, nullif($6, ''), $7::pg_lsn, $8, $9
+		  FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3`,
+		f.Job, f.Generation, f.Epoch, int64(p.OID), p.Number, p.Snapshot, upto, p.Rows, p.Bytes)
+	if err != nil {
+		return wrap("record the copy", err)
+	}
+	if tag.RowsAffected() != 1 {
+		return fenced("record the copy", ErrFenced)
+	}
+	return nil
+}
+
+// Part is one copied part of a table.
+type Part struct {
+	OID         uint32
+	Number      int
+	Snapshot    string
+	Upto        millrace.LSN
+	Rows, Bytes int64
+}
+
+// ClearParts removes the marks of a table's parts.
+func ClearParts(ctx context.Context, db DB, job string, oid uint32) error {
+	_, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2`, job, int64(oid))
+	return wrap("remove marks of copied parts", err)
+}
+
+// update executes one statement that must find its row.
+func update(ctx context.Context, db DB, op, job, sql string, args ...any) error {
+	tag, err := db.Exec(ctx, sql, append([]any{job}, args...)...)
+	if err != nil {
+		return wrap(op, err)
+	}
+	if tag.RowsAffected() == 0 {
+		return &millrace.Error{Kind: millrace.KindData, Op: op, Peer: millrace.PeerDestination, Err: ErrNoJob,
+			Hint: "millrace bootstrap records a job"}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package millrace
+
+import "strings"
+
+// TableName is a table's schema and name, exactly as the catalog holds them.
+type TableName struct {
+	Schema, Name string
+}
+
+// String gives the name as a person would write it in SQL: parts that need
+// quotes have them.
+func (n TableName) String() string { return displayIdent(n.Schema) + "." + displayIdent(n.Name) }
+
+// SQL gives the name with both parts quoted.
+func (n TableName) SQL() string { return QuoteIdent(n.Schema) + "." + QuoteIdent(n.Name) }
+
+// MarshalText implements encoding.TextMarshaler with the form of String.
+func (n TableName) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+// QuoteIdent quotes one SQL identifier.
+func QuoteIdent(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// QuoteLiteral quotes a string as an SQL literal that does not depend on
+// standard_conforming_strings.
+func QuoteLiteral(s string) string {
+	q := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		return " E" + strings.ReplaceAll(q, `\`, `\\`)
+	}
+	return q
+}
+
+// displayIdent quotes only what PostgreSQL's lexer would fold or split. Key
+// words are left bare: the result is for reading and for table patterns.
+func displayIdent(s string) string {
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= 'a' && c <= 'z' || c == '_'
+		digit := c >= '0' && c <= '9' || c == '$'
+		if !letter && (i == 0 || !digit) {
+			return QuoteIdent(s)
+		}
+	}
+	if s == "" {
+		return `""`
+	}
+	return s
+}
+
+// Identity is a table's replica identity (pg_class.relreplident).
+type Identity byte
+
+// The replica identities, with the letters of the catalog and the protocol.
+const (
+	IdentityDefault Identity = 'd'
+	IdentityNothing Identity = 'n'
+	IdentityFull    Identity = 'f'
+	IdentityIndex   Identity = 'i'
+)
+
+func (i Identity) String() string {
+	switch i {
+	case IdentityDefault:
+		return "default"
+	case IdentityNothing:
+		return "nothing"
+	case IdentityFull:
+		return "full"
+	case IdentityIndex:
+		return "index"
+	}
+	return "unknown"
+}
+
+// Column is one column as the stream sends it.
+type Column struct {
+	Name string
+	Type uint32 // the type's OID at the source
+	Mod  int32  // atttypmod
+}
+
+// Relation is one version of a table's shape, as the stream described it. It
+// is immutable: a new shape is a new pointer, the same shape the same pointer.
+type Relation struct {
+	OID      uint32
+	Name     TableName
+	Identity Identity
+	Columns  []Column
+	// Key holds the indexes of the columns that the Relation message flags as
+	// the replica identity. Under FULL every column is flagged.
+	Key []int
+}

@@ -1,0 +1,187 @@
+package replication
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// A walsender sends each message of pgoutput with a system call of its own. A
+// reader that is always ready costs it a wake-up for each, too, and decoding,
+// which is what limits the throughput, more than twice the time. If instead the
+// reader sleeps while its receive buffer fills up, the calls only append to the
+// sender's buffer. So the reader pauses before a read, and takes large gulps.
+// Two things belong to that: a small receive buffer of fixed size, since one
+// that the kernel enlarges never fills, and a low-water mark that keeps what
+// arrives during the pause from waking the thread that polls the network.
+//
+// A pause must cost nothing when there is little to do, so there is one only
+// while much is coming in. And it bounds what can be read to a buffer a pause.
+// That is a gain while messages are small and their number is what costs; with
+// large ones there is no pause after a read that found the buffer full.
+const (
+	receiveBuffer = 64 << 10
+	pause         = time.Millisecond
+	hotRate       = 2 << 20 // bytes per second above which reads are paced
+	hotWindow     = 5 * time.Millisecond
+	hotFor        = 50 * time.Millisecond // how long one hot window has an effect
+	largeMessage  = 512
+)
+
+// frame is one message of the connection.
+type frame struct {
+	kind  byte
+	body  []byte // valid until the next frame, unless owned
+	owned bool
+}
+
+const frameHeader = 1 + 4 // kind, length
+
+// gulp reads frames in large reads.
+type gulp struct {
+	src io.Reader
+	buf []byte
+	r,
+	w int // what was read and not consumed is buf[r:w]
+	max int64 // the largest message of the plugin
+	pace
+}
+
+// ready tells whether a whole frame is in the buffer.
+func (g *gulp) ready() bool {
+	have := g.w - g.r
+	return have >= frameHeader && int64(have) >= 1+int64(binary.BigEndian.Uint32(g.buf[g.r+1:]))
+}
+
+// next reads a frame. One that does not fit into the buffer gets memory of its
+// own, but never more than the limit.
+func (g *gulp) next() (frame, error) {
+	if err := g.need(frameHeader); err != nil {
+		return frame{}, err
+	}
+	kind := g.buf[g.r]
+	size := int64(binary.BigEndian.Uint32(g.buf[g.r+1:])) - 4 // the length counts itself
+	switch {
+	case size < 0:
+		return frame{}, errors.New("malformed message: its length does not count itself")
+	case kind == 'd' && size > g.max+dataHeader:
+		return frame{}, g.tooLarge(size)
+	case kind != 'd' && frameHeader+size > int64(len(g.buf)):
+		return frame{}, fmt.Errorf("malformed message: %q of %d bytes", kind, size)
+	case frameHeader+size > int64(len(g.buf)):
+		return g.large(kind, size)
+	}
+	end := frameHeader + int(size)
+	if err := g.need(end); err != nil {
+		return frame{}, err
+	}
+	f := frame{kind: kind, body: g.buf[g.r+frameHeader : g.r+end : g.r+end]}
+	g.r += end
+	g.frames++
+	return f, nil
+}
+
+// need reads until n bytes are in the buffer.
+func (g *gulp) need(n int) error {
+	for g.w-g.r < n {
+		if g.r > 0 {
+			g.w = copy(g.buf, g.buf[g.r:g.w])
+			g.r = 0
+		}
+		g.rest()
+		got, err := g.src.Read(g.buf[g.w:])
+		g.saw(got)
+		g.w += got
+		if err != nil && g.w-g.r < n {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// large reads the body of a frame into memory of its own.
+func (g *gulp) large(kind byte, size int64) (frame, error) {
+	g.r += frameHeader
+	body := make([]byte, size)
+	n := copy(body, g.buf[g.r:g.w])
+	g.r += n
+	got, err := io.ReadFull(g.src, body[n:])
+	g.saw(got)
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return frame{}, err
+	}
+	return frame{kind: kind, body: body, owned: true}, nil
+}
+
+// TooLarge is in the chain of the error about a message beyond the limit.
+type TooLarge struct {
+	Size, Limit int64
+	// Head are the first bytes of the plugin's message, so that the reader can
+	// say what it is about.
+	Head []byte
+}
+
+func (e *TooLarge) Error() string {
+	return fmt.Sprintf("a change of %d bytes is larger than resources.max_message, %d bytes", e.Size, e.Limit)
+}
+
+// headSize is enough for the tag of a change and its relation.
+const headSize = 1 + 4
+
+func (g *gulp) tooLarge(size int64) error {
+	e := &TooLarge{Size: size - dataHeader, Limit: g.max}
+	if err := g.need(frameHeader + dataHeader + headSize); err == nil {
+		e.Head = append(e.Head, g.buf[g.r+frameHeader+dataHeader:][:headSize]...)
+	}
+	return &millrace.Error{
+		Kind: millrace.KindData,
+		Op:   "receive",
+		Peer: millrace.PeerSource,
+		Err:  e,
+		Hint: fmt.Sprintf("raise resources.max_message to at least %dMiB; resources.memory_budget must hold four such changes", (e.Size+1<<20-1)>>20),
+	}
+}
+
+// pace decides when to pause before a read.
+type pace struct {
+	lowWater *lowWater // nil where there is none
+	since    time.Time // start of the window
+	bytes    int       // read in the window
+	until    time.Time // pace reads until then
+	last     int       // size of the last read
+	frames   int       // frames since the last read
+	now      time.Time // of the last read
+}
+
+// saw counts a read.
+func (p *pace) saw(n int) {
+	p.last, p.frames = n, 0
+	p.bytes += n
+	p.now = time.Now()
+	if dt := p.now.Sub(p.since); dt >= hotWindow {
+		if float64(p.bytes) > hotRate*dt.Seconds() {
+			p.until = p.now.Add(hotFor)
+		}
+		p.since, p.bytes = p.now, 0
+	}
+}
+
+// rest pauses if there is much to do.
+func (p *pace) rest() {
+	if !p.now.Before(p.until) || p.last >= receiveBuffer && p.last > p.frames*largeMessage {
+		return
+	}
+	p.lowWater.set(receiveBuffer)
+	time.Sleep(pause)
+	p.lowWater.set(1)
+}

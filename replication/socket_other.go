@@ -1,0 +1,7 @@
+//go:build !linux
+
+package replication
+
+// setLowWater does nothing: other systems honour SO_RCVLOWAT for blocking reads
+// only, or not at all.
+func setLowWater(uintptr, int) {}

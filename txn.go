@@ -1,0 +1,51 @@
+package millrace
+
+import "time"
+
+// History names the history that positions belong to. Positions of different
+// histories can't be compared.
+type History struct {
+	System     string // pg_control_system().system_identifier, decimal
+	Timeline   int32
+	Generation int64 // raised by every bootstrap of the job
+}
+
+// Txn is the only traveller: a committed source transaction, or one of the
+// consecutive parts of a large one. A Txn without changes is a sign of life
+// that only moves End.
+type Txn struct {
+	XID    uint32
+	Commit LSN       // LSN of the commit record; zero in a sign of life
+	End    LSN       // end of the commit record: what is acknowledged once the last part is durable
+	Time   time.Time // commit time at the source
+	Origin string    // replication origin, "" for local transactions
+	From   *History
+
+	Changes []Change
+	Part    int  // 0, 1, … within a transaction
+	Last    bool // the transaction is complete with this part
+
+	// Urgent asks that a sign of life is made durable at once, since somebody
+	// waits for it: the server, a shutdown, or a client of /wait.
+	Urgent bool
+
+	// Size is the memory that the part holds, in bytes: tuples and structs.
+	Size int64
+
+	free func(*Txn)
+}
+
+// Idle tells whether t is a sign of life.
+func (t *Txn) Idle() bool { return t.Commit == 0 }
+
+// OnRelease sets what Release calls. The maker of the Txn owns its memory.
+func (t *Txn) OnRelease(free func(*Txn)) { t.free = free }
+
+// Release gives the memory back to its maker. Whoever holds the Txn last calls
+// it once; neither the Txn nor any Row or Value of it may be used afterwards.
+func (t *Txn) Release() {
+	if f := t.free; f != nil {
+		t.free = nil
+		f(t)
+	}
+}

@@ -1,0 +1,196 @@
+// Package web is the HTTP side of a running job: its status, its metrics, and
+// waiting until the destination holds a position.
+//
+// It reads what others keep and changes nothing. The invariant it owns: an
+// answer 200 of /wait means that the position is held, and nothing that is
+// unknown is shown as 0.
+package web
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/relay"
+)
+
+// DefaultListen is where the server listens unless configured otherwise.
+const DefaultListen = "127.0.0.1:8642"
+
+// Options say what a Server shows.
+type Options struct {
+	Job      string
+	Version  string
+	Progress *relay.Progress
+	// Status gives the status as it is now. It must not wait for anything.
+	Status func() *Status
+	// Numbers gives the counters for /metrics; nil for none.
+	Numbers func() Numbers
+	// WALSizes gives the source's WAL page and segment size, known from the
+	// first session on.
+	WALSizes func() (page, segment uint64)
+	// HeldOn tells whether a position of an earlier timeline was held before
+	// the stream left that timeline; nil: never.
+	HeldOn func(ctx context.Context, timeline int32, at millrace.LSN) (bool, error)
+	// Token is demanded as a bearer token when it is not empty. /healthz and
+	// /readyz, which probes ask, are open.
+	Token string
+	Log   *slog.Logger
+}
+
+// Server is the HTTP server of one job.
+type Server struct {
+	opt     Options
+	http    *http.Server
+	metrics *metrics
+	waiting atomic.Int64
+}
+
+// New makes a Server; Serve starts it.
+func New(opt Options) *Server {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{opt: opt}
+	s.metrics = newMetrics(opt)
+	s.http = &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      maxWait + 30*time.Second, // an answer may be waited for that long
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(opt.Log.Handler(), slog.LevelDebug),
+	}
+	return s
+}
+
+// Handler gives the routes.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /status", s.guard(http.HandlerFunc(s.status)))
+	mux.Handle("GET /wait", s.guard(http.HandlerFunc(s.wait)))
+	mux.Handle("GET /metrics", s.guard(s.metrics.handler()))
+	mux.Handle("GET /{$}", s.guard(http.HandlerFunc(s.index)))
+	return http.MaxBytesHandler(mux, 1<<10) // no request has a body
+}
+
+// guard lets through who knows the token.
+func (s *Server) guard(next http.Handler) http.Handler {
+	if s.opt.Token == "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || subtle.ConstantTimeCompare([]byte(given), []byte(s.opt.Token)) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="millrace"`)
+			writeText(w, http.StatusUnauthorized, "a bearer token is needed (http.token)")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Listen opens the address. The default address gives way to a free port when
+// it is taken; a configured one does not.
+func Listen(address string, configured bool, log *slog.Logger) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil && !configured && errors.Is(err, syscall.EADDRINUSE) {
+		host, _, _ := net.SplitHostPort(address)
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
+			log.Info("the default address is taken", "address", address, "instead", l.Addr().String())
+			return l, nil
+		}
+	}
+	if err != nil {
+		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "listen on " + address, Err: short(err),
+			Hint: "set http.listen to a free address, such as 127.0.0.1:0 for any free port"}
+	}
+	log.Info("listening", "http", l.Addr().String())
+	return l, nil
+}
+
+// short leaves out the address, which the operation names already.
+func short(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// Loopback tells whether an address to listen on is reached from this machine
+// only.
+func Loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// Serve answers requests until Close.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	return nil
+}
+
+// Close answers the waiting requests, which must have been ended by
+// Progress.End, and closes the server within a second.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+var index = template.Must(template.New("index").Parse(`<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>millrace {{.Job}}: {{.State}}</title>
+<style>body{font:1rem/1.5 system-ui,sans-serif;margin:2rem;max-width:50rem}dt{font-weight:600}dd{margin:0 0 .5rem}</style>
+<h1>millrace: job {{.Job}}</h1>
+<dl>
+<dt>state</dt><dd>{{.State}}{{with .Condition}} ({{.}}){{end}}</dd>
+{{with .Reason}}<dt>reason</dt><dd>{{.}}</dd>{{end}}
+{{with .Hint}}<dt>hint</dt><dd>{{.}}</dd>{{end}}
+<dt>source at</dt><dd>{{with .Source.CurrentLSN}}{{.}}{{else}}unknown{{end}}</dd>
+<dt>held</dt><dd>{{with .Destination.AckedLSN}}{{.}}{{else}}unknown{{end}}</dd>
+</dl>
+<p><a href="/status">status</a> · <a href="/metrics">metrics</a> · <a href="/healthz">healthz</a> · <a href="/readyz">readyz</a></p>
+<p><code>/wait?lsn=TOKEN&amp;timeout=30s</code> answers once the destination holds the position.</p>
+</html>
+`))
+
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if err := index.Execute(w, s.opt.Status()); err != nil {
+		s.opt.Log.Debug("write the index page", "cause", err)
+	}
+}
