@@ -77,6 +77,11 @@ type Column struct {
 	Name string
 	Type uint32 // the type's OID at the source
 	Mod  int32  // atttypmod
+	// TypeName and TypeKind are set for types that are not built in: the name
+	// with its schema, and pg_type.typtype. Both are empty when the type is gone
+	// from the source since.
+	TypeName string
+	TypeKind byte
 }
 
 // Relation is one version of a table's shape, as the stream described it. It

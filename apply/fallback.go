@@ -136,7 +136,7 @@ func (x *executor) note(b *batch, cause *failure) {
 	x.log.Log(context.Background(), level, "sets failed, changes go row by row for a while", "table", fb.Table,
 		"transactions", fb.Transactions, "commit_lsn", b.txns[0].Commit, "cause", fb.Cause)
 	// Unless a constraint was violated the table may not be as it was described.
-	if cause.err != nil && !strings.HasPrefix(session.SQLState(cause.err), "23") {
+	if state := session.SQLState(cause.err); state != "" && !strings.HasPrefix(state, "23") {
 		x.stumbled()
 	}
 	if x.fallback != nil {

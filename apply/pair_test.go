@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
@@ -197,6 +196,12 @@ func (p *pair) message(t testing.TB, m []byte, open *millrace.Txn) *millrace.Txn
 		return open
 	case pgoutput.TagRelation:
 		rel := must(pgoutput.ParseRelation(m))(t)
+		for i := range rel.Columns {
+			if c := &rel.Columns[i]; c.Type >= firstUserOID {
+				kind := p.src.Query(t, fmt.Sprintf("SELECT typtype FROM pg_type WHERE oid = %d", c.Type))
+				c.TypeName, c.TypeKind = "some.type", kind[0]
+			}
+		}
 		shape := fmt.Sprintf("%+v", *rel)
 		if p.shapes[shape] == nil {
 			p.shapes[shape] = rel
@@ -309,8 +314,6 @@ func (p *pair) released(t testing.TB) {
 	}
 }
 
-var _ = hex.EncodeToString
-
 // bothForms runs a test with text and with binary values.
 func bothForms(t *testing.T, f func(t *testing.T, binary bool)) {
 	for _, b := range []bool{false, true} {
@@ -331,4 +334,21 @@ func (w *writer) rowsOnly(on bool) {
 	w.q.mu.Lock()
 	defer w.q.mu.Unlock()
 	w.q.prep.unfoldable, w.q.spare.unfoldable = on, on
+}
+
+func dial(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t testing.TB, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
 }

@@ -108,10 +108,13 @@ func (r *route) target(i int) *catalog.Column {
 const firstUserOID = 16384
 
 // binarySafe tells whether the binary form of a sent column means the same to
-// the target's. What a user type is at the source is not known here, so only
-// built-in types are.
+// the target's. Of a user type the source says only what kind it is: the values
+// of enums are sent by their names, others in forms that depend on more.
 func binarySafe(sent *millrace.Column, c *catalog.Column) bool {
-	return sent.Type < firstUserOID && sent.Type == c.Type.Resolved().OID && catalog.BinarySafe(&c.Type, &c.Type)
+	if sent.Type >= firstUserOID {
+		return sent.TypeKind == 'e' && c.Type.Resolved().Kind == 'e'
+	}
+	return sent.Type == c.Type.Resolved().OID && catalog.BinarySafe(&c.Type, &c.Type)
 }
 
 // findKey chooses how rows are found. What counts is what the relation flags as

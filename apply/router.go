@@ -28,6 +28,7 @@ type router struct {
 	routes  map[*millrace.Relation]*route
 	targets map[millrace.TableName]*target // as they were described last
 	tables  map[uint32]record.Table        // the job's set, by OID at the source
+	warned  map[millrace.TableName]string
 }
 
 // planSettings leave the planner one way to run a set: a nested loop over the
@@ -160,8 +161,9 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	if err := x.confirmPlan(ctx, r); err != nil {
 		return nil, err
 	}
-	if r.why != "" && !r.blind {
+	if r.why != "" && !r.blind && x.warned[rel.Name] != r.why {
 		x.log.Warn("updates and deletes go row by row", "table", rel.Name, "reason", r.why)
+		x.warned[rel.Name] = r.why
 	}
 	x.routes[rel], x.targets[rel.Name] = r, to
 	return r, nil

@@ -62,7 +62,7 @@ func (l *load) makeDefinitions(ctx context.Context, h *snapshot.Holder) error {
 		return err
 	}
 	for _, n := range p.Notes {
-		l.log.Warn("definition is not copied as it is", "object", n.Object, "cause", n.Text)
+		l.log.Info("definition is not copied as it is", "object", n.Object, "cause", n.Text)
 	}
 	if err := p.ApplyBefore(ctx, l.target); err != nil {
 		return err

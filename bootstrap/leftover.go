@@ -252,11 +252,16 @@ func (l *load) undo(ctx context.Context, cause error) {
 		l.log.Warn("the interrupted load could not be cleaned up", "cause", err)
 	}
 	state, reason, hint := record.Failed, cause.Error(), millrace.HintOf(cause)
-	if stopped {
+	switch {
+	case stopped:
 		state, reason, hint = record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"
 		if len(copied) > 0 {
 			hint = restartHint
 		}
+	case len(copied) > 0: // the next run will say so as well
+		state, hint = record.ResyncRequired, restartHint
+	case session.Retryable(cause):
+		state = record.Bootstrapping // somebody will try again
 	}
 	if err := record.SetState(ctx, l.target, l.Job, state, reason, hint); err != nil {
 		l.log.Warn("the state could not be written", "cause", err)

@@ -65,7 +65,7 @@ func (l *load) prepare(ctx context.Context) error {
 		return problemError("first load", problems)
 	}
 	for _, f := range l.set.Skipped {
-		l.log.Warn("table is left out", "table", f.Subject, "cause", f.Text)
+		l.log.Info("table is left out", "table", f.Subject, "cause", f.Text)
 	}
 	return l.prepareDefinitions(ctx, target)
 }

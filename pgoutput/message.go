@@ -1,6 +1,7 @@
 package pgoutput
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -117,6 +118,15 @@ func ParseType(msg []byte) (Type, error) {
 	r := open(msg, TagType, "Type")
 	m := Type{OID: r.uint32(), Schema: r.namespace(), Name: string(r.cstring())}
 	return m, r.close()
+}
+
+// ChangedOID gives the relation of an Insert, Update or Delete without reading
+// the rest, or 0 if the message is too short to be one.
+func ChangedOID(msg []byte) uint32 {
+	if len(msg) < 5 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(msg[1:])
 }
 
 // Insert is a new row.

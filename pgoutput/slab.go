@@ -26,6 +26,9 @@ func (s *Slab) Row(n int) millrace.Row {
 	return row
 }
 
+// Reset makes the next row come from new memory.
+func (s *Slab) Reset() { s.free = nil }
+
 func (s *Slab) grow(n int) {
 	if s.more != nil {
 		s.free = s.more(n)

@@ -226,6 +226,9 @@ func (s *Stream) Ready() bool { return s.in.ready() }
 // frame reads the next message of the connection and deals with those that can
 // come at any time.
 func (s *Stream) frame() (frame, error) {
+	if s.interrupted.Load() {
+		return frame{}, ErrInterrupted
+	}
 	f, err := s.in.next()
 	if err != nil {
 		return frame{}, s.cause(err)

@@ -1,8 +1,6 @@
 package schema
 
-import (
-	"strings"
-)
+import "strings"
 
 // adapt rewrites an entry's definition for a target of an older major version:
 // what it cannot take is put in its older form where there is one that means
@@ -14,8 +12,7 @@ func adapt(e *entry, target int) (sql, note, problem string) {
 		sql, note, problem = adaptBefore18(e)
 	}
 	if target < 17 && e.desc == "SEQUENCE" && isPartitionedIdentity(e) {
-		return "", "the identity of a partitioned table's column is left out: PostgreSQL " +
-			"16 has none", ""
+		return "", "the identity of a partitioned table's column is left out: PostgreSQL 16 has none", ""
 	}
 	return sql, note, problem
 }
@@ -74,8 +71,7 @@ func isInvalidNotNull(tokens []token) bool {
 }
 
 // isPartitionedIdentity recognizes the statement that makes a column of a
-// partitioned table an identity: it is the one without ONLY. Those of other
-// tables have none either, so the entry has been marked by Read.
+// partitioned table an identity.
 func isPartitionedIdentity(e *entry) bool {
 	return e.partitioned && strings.Contains(e.defn, " ADD GENERATED ")
 }

@@ -108,7 +108,7 @@ func (d *Definitions) onPartitioned(e *entry) bool {
 	return false
 }
 
-// dumpPrograms run without a terminal and must never ask.
+// dump runs pg_dump into a file, without the tables that the patterns name.
 func dump(ctx context.Context, r Request, file string, others []string) error {
 	conn, err := r.Source.Conn()
 	if err != nil {

@@ -189,7 +189,7 @@ func (c *copier) part(ctx context.Context, s *stream, p *Part) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !session.Retryable(err) || try == mostTries:
+		case !session.Retryable(err) || errors.Is(err, ErrChanged) || try == mostTries:
 			return err
 		}
 		if c.Log != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -394,6 +396,41 @@ func TestCanceled(t *testing.T) {
 	}
 	if got := b.dst.Query(t, `SELECT count(*) FROM t`); got != "0" {
 		t.Errorf("%s rows are there", got)
+	}
+}
+
+// TestLargeRows copies rows that are larger than all buffers together, without
+// ever having one in memory.
+func TestLargeRows(t *testing.T) {
+	const ddl = `CREATE TABLE t (id int, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL`
+	b := newBed(t, rig.Newest, rig.Newest, ddl+`; INSERT INTO t SELECT i, repeat('0123456789abcdef', 4 << 20) FROM generate_series(1, 3) i`, ddl)
+	h := b.hold(t, 1)
+	var most atomic.Uint64
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			most.Store(max(most.Load(), m.HeapAlloc))
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	err := b.copy(t, h, Options{Replica: true})
+	close(stop)
+	watching.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.dst.Query(t, `SELECT count(*), min(length(v)), count(DISTINCT md5(v)) FROM t`); got != "3|67108864|1" {
+		t.Error(got)
+	}
+	if most.Load() > 48<<20 {
+		t.Errorf("rows of 64 MiB took %d MiB", most.Load()>>20)
 	}
 }
 

@@ -119,7 +119,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	known(st.LoadRows, func(v int64) { e.counter("snapshot_rows_total", float64(v)) })
 	known(st.LoadRest, func(v int64) { e.gauge("snapshot_remaining_bytes", float64(v)) })
 	for _, t := range st.Tables {
-		known(t.Changes, func(v int64) { e.counter("table_changes_total", float64(v), t.Table.String()) })
+		known(t.Changes, func(v int64) { e.counter("table_changes_total", float64(v), t.Table) })
 	}
 	if m.opt.Numbers != nil {
 		e.numbers(m.opt.Numbers())

@@ -63,12 +63,12 @@ type Destination struct {
 
 // Table is one table of the job's set.
 type Table struct {
-	Table         millrace.TableName `json:"table"`
-	State         string             `json:"state"` // waiting, copying, copied or streaming
-	RowsCopied    *int64             `json:"rows_copied"`
-	RowsEstimated *int64             `json:"rows_estimated"`
-	BytesCopied   *int64             `json:"bytes_copied"`
-	Changes       *int64             `json:"changes"` // received by the running instance
+	Table         string `json:"table"`
+	State         string `json:"state"` // waiting, copying, copied or streaming
+	RowsCopied    *int64 `json:"rows_copied"`
+	RowsEstimated *int64 `json:"rows_estimated"`
+	BytesCopied   *int64 `json:"bytes_copied"`
+	Changes       *int64 `json:"changes"` // received by the running instance
 }
 
 // Alarm is a limit that is crossed.

@@ -39,7 +39,7 @@ func (j *job) set(f func(*Status)) {
 func start(t *testing.T, set func(*Options)) *job {
 	t.Helper()
 	j := &job{source: newSource()}
-	j.status = Status{Job: "shop", State: "streaming", Tables: []Table{{Table: millrace.TableName{Schema: "public", Name: "Odd"}}}}
+	j.status = Status{Job: "shop", State: "streaming", Tables: []Table{{Table: `public."Odd"`}}}
 	r := relay.New(relay.Options{Source: j.source, Sink: &sink{source: j.source}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

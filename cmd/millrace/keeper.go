@@ -156,8 +156,7 @@ func (k *keeper) start(ctx context.Context, conn *pgx.Conn) error {
 		k.shy = now.Sub(other.HeartbeatAt) < silentBeats*k.interval
 	}
 	if err := k.write(ctx); err != nil {
-		// Without a record there is nothing to beat for; it comes with the bootstrap.
-		k.log.Debug("first heartbeat", "cause", err)
+		k.log.Debug("first heartbeat", "cause", err) // it is tried again
 	}
 	ctx, k.stop = context.WithCancel(context.WithoutCancel(ctx))
 	k.done = make(chan struct{})
@@ -210,6 +209,9 @@ func (k *keeper) write(ctx context.Context) error {
 		k.dirty = k.state != state || or(k.why, k.reason) != reason || k.hint != hint
 		k.mu.Unlock()
 	}
+	if there, err := k.recorded(ctx); err != nil || !there {
+		return err
+	}
 	if err := record.Beat(ctx, k.conn, &rt); err != nil {
 		return err
 	}
@@ -217,6 +219,20 @@ func (k *keeper) write(ctx context.Context) error {
 	k.rt.HeartbeatAt = rt.HeartbeatAt.UTC()
 	k.mu.Unlock()
 	return nil
+}
+
+// recorded tells whether there is a place to write the heartbeat to: before the
+// first load there is none, and a try would be an error in the server's log.
+func (k *keeper) recorded(ctx context.Context) (bool, error) {
+	k.mu.Lock()
+	beaten := !k.rt.HeartbeatAt.IsZero()
+	k.mu.Unlock()
+	if beaten {
+		return true, nil
+	}
+	var there bool
+	err := k.conn.QueryRow(ctx, `SELECT pg_catalog.to_regclass('millrace.runtime') IS NOT NULL`).Scan(&there)
+	return there, session.Wrap("look for the record", millrace.PeerDestination, err)
 }
 
 func (k *keeper) connect(ctx context.Context) error {
@@ -296,8 +312,12 @@ func (k *keeper) last(ctx context.Context, write bool) error {
 			return err
 		}
 	}
-	if err := record.Leave(ctx, k.conn, k.rt.Job, k.rt.Instance); err != nil {
+	if there, err := k.recorded(ctx); err != nil {
 		return err
+	} else if there {
+		if err := record.Leave(ctx, k.conn, k.rt.Job, k.rt.Instance); err != nil {
+			return err
+		}
 	}
 	return session.Wrap("close the record", millrace.PeerDestination, k.conn.Close(ctx))
 }

@@ -145,7 +145,7 @@ func (l *load) show(st *web.Status) {
 	st.LoadRest = web.Known(max(p.EstimatedBytes-p.Bytes, 0))
 	st.Tables = make([]web.Table, len(p.Tables))
 	for i, t := range p.Tables {
-		w := web.Table{Table: t.Name, State: "waiting", RowsCopied: &p.Tables[i].Rows, BytesCopied: &p.Tables[i].Bytes}
+		w := web.Table{Table: t.Name.String(), State: "waiting", RowsCopied: &p.Tables[i].Rows, BytesCopied: &p.Tables[i].Bytes}
 		if t.EstimatedRows >= 0 {
 			w.RowsEstimated = &p.Tables[i].EstimatedRows
 		}

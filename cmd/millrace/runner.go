@@ -297,10 +297,7 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	j := r.record
 	r.mu.Unlock()
-	e, err := newEngine(r, j)
-	if err != nil {
-		return err
-	}
+	e := newEngine(r, j)
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
@@ -323,6 +320,9 @@ func (r *runner) relayOptions() relay.Options {
 			if cause != nil {
 				r.errors.count(cause)
 				why = cause.Error()
+			}
+			if condition == relay.SourceUnreachable {
+				r.watch.forget()
 			}
 			r.keeper.setCondition(condition, why)
 		},

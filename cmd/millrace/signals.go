@@ -12,6 +12,10 @@ import (
 // graceful is how long a stopped process has: a stop is promised within 10 s.
 const graceful = 9500 * time.Millisecond
 
+// sameSignal is how soon after the first one a signal is not taken for a second
+// one: timeout(1) sends its signal to the process and then to its group.
+const sameSignal = 50 * time.Millisecond
+
 // errSignal is the cause of a context that a signal has ended.
 var errSignal = errors.New("interrupted")
 
@@ -31,12 +35,18 @@ func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
 		case <-done:
 			return
 		}
-		select {
-		case <-signals:
-			os.Exit(exitFailed)
-		case <-time.After(graceful):
-			os.Exit(exitDone)
-		case <-done:
+		first, late := time.Now(), time.After(graceful)
+		for {
+			select {
+			case <-signals:
+				if time.Since(first) > sameSignal {
+					os.Exit(exitFailed)
+				}
+			case <-late:
+				os.Exit(exitDone)
+			case <-done:
+				return
+			}
 		}
 	}()
 	return ctx, func() {

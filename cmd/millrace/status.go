@@ -197,7 +197,7 @@ func tableStatus(j *record.Job, changes map[uint32]relay.TableStats) []web.Table
 	tables := make([]web.Table, 0, len(j.Tables))
 	for i := range j.Tables {
 		t := &j.Tables[i]
-		w := web.Table{Table: t.Name, State: "waiting"}
+		w := web.Table{Table: t.Name.String(), State: "waiting"}
 		switch {
 		case t.Copied && j.ConsistentFrom != 0:
 			w.State = "streaming"
@@ -353,7 +353,7 @@ func tablesText(tables []web.Table) string {
 	rows := [][]string{{"table", "state", "rows_copied", "bytes_copied", "changes"}}
 	for i := range tables {
 		t := &tables[i]
-		rows = append(rows, []string{t.Table.String(), t.State, dash(text(t.RowsCopied, count)),
+		rows = append(rows, []string{t.Table, t.State, dash(text(t.RowsCopied, count)),
 			dash(text(t.BytesCopied, size)), dash(text(t.Changes, count))})
 	}
 	return grid(rows)

@@ -91,8 +91,10 @@ func (s *summary) add(e event) {
 	case "start":
 		s.open[t.pkg] = true
 	case "run":
-		if i := strings.LastIndexByte(t.name, '/'); i >= 0 {
-			s.parents[test{t.pkg, t.name[:i]}] = true
+		for i, c := range t.name {
+			if c == '/' { // a name may hold more of them than there are levels
+				s.parents[test{t.pkg, t.name[:i]}] = true
+			}
 		}
 	case "attr":
 		// What a test wants to be seen although it passes.

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/apply"
+	"github.com/millrace/millrace/capture"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
+)
+
+// engine is a source, a sink and the relay between them.
+type engine struct {
+	source *capture.Source
+	sink   *apply.Sink
+	relay  *relay.Relay
+}
+
+func newEngine(r *runner, j *record.Job) *engine {
+	e := &engine{}
+	e.source = capture.New(capture.Options{
+		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match, Generation: j.Generation,
+		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
+		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, OnShape: r.newShape,
+	})
+	e.sink = apply.New(apply.Options{
+		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
+		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
+		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
+		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
+	})
+	o := r.relayOptions()
+	o.Source, o.Sink = e.source, e.sink
+	e.relay = relay.New(o)
+	return e
+}
+
+// tableSet reads the job's set of tables, at every start of the stream.
+func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
+	conn, err := r.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	recorded, err := record.Tables(ctx, conn, r.Job)
+	if err != nil {
+		return nil, err
+	}
+	tables := make([]capture.Table, len(recorded))
+	for i := range recorded {
+		t := &recorded[i]
+		tables[i] = capture.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape}
+	}
+	return tables, nil
+}
+
+// newShape records what the stream has found out about a table of the set.
+func (r *runner) newShape(ctx context.Context, t capture.Table) error {
+	conn, err := r.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return record.UpdateTable(ctx, conn, r.Job, record.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape})
+}
+
+// fallbacks counts the source transactions that took the row path.
+func (e *engine) fallbacks() int64 { return int64(e.sink.Stats().FallbackTransactions) }
+
+// numbers adds the counters of both ends.
+func (e *engine) numbers(n *web.Numbers) {
+	s := e.sink.Stats()
+	n.Applied = map[string]int64{
+		"set": int64(s.Transactions - s.FallbackTransactions),
+		"row": int64(s.FallbackTransactions),
+	}
+	n.Executions, n.ExecSeconds = web.Known(s.Groups), s.Busy.Seconds()
+	n.InflightBytes = web.Known(s.Held)
+	n.SpoolBytes = web.Known(int64(0)) // nothing is spooled in this version
+}
