@@ -38,7 +38,7 @@ var layers = map[string]string{
 		"internal/rig/pgserver internal/crash",
 
 	// Machinery of tests, benchmarks and the demo.
-	"bench":                  ". internal/rig/pgserver internal/rig/child",
+	"bench":                  ". session catalog capture internal/rig/pgserver internal/rig/child",
 	"internal/crash":         "",
 	"internal/rig":           "internal/rig/pgserver",
 	"internal/rig/pgserver":  "internal/rig/child",
@@ -47,6 +47,7 @@ var layers = map[string]string{
 	"internal/testsummary":   "",
 	"internal/blackbox":      "internal/rig internal/rig/child",
 	"internal/cases":         "",
+	"internal/e2e":           "",
 	"internal/soak":          "",
 }
 

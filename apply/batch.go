@@ -271,6 +271,16 @@ func (w *work) openSet(r *route) {
 	w.steps = append(w.steps, step{route: r, lo: w.fold.base, hi: w.fold.base})
 }
 
+// hasSets tells whether a step is a set that does something.
+func (w *work) hasSets() bool {
+	for i := range w.steps {
+		if s := &w.steps[i]; s.rows == nil && s.hi > s.lo {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *work) closeSet() { w.steps[len(w.steps)-1].hi = len(w.fold.entries) }
 
 // row adds a change to the table's last step, a row step.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,8 +107,35 @@ func (m *maker) small(i int) *millrace.Txn {
 		millrace.Change{Op: millrace.Insert, Rel: hisRel, New: h})
 }
 
-func feed(b *testing.B, s *Sink, txns []*millrace.Txn) time.Duration {
+// cpu gives the processor time of this process and of the target's backend, which
+// mean more than the clock on a busy machine.
+func cpu(b *testing.B, pid string) (client, target float64) {
 	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	client = float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return client, 0 // not Linux
+	}
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, _ := strconv.ParseFloat(f[11], 64)
+	system, _ := strconv.ParseFloat(f[12], 64)
+	return client, (user + system) / 100
+}
+
+// feed writes transactions, waits until they are durable and reports.
+func feed(b *testing.B, p *pair, s *Sink, txns []*millrace.Txn) time.Duration {
+	b.Helper()
+	pid := p.dst.Query(b, "SELECT pid FROM pg_stat_activity WHERE application_name = 'millrace:shop:apply' AND datname = current_database()")
+	client, target := cpu(b, pid)
+	defer func() {
+		c, t := cpu(b, pid)
+		b.ReportMetric(c-client, "client-cpu-s")
+		b.ReportMetric(t-target, "target-cpu-s")
+	}()
 	start := time.Now()
 	for _, t := range txns {
 		if err := s.Write(context.Background(), t); err != nil {
@@ -130,7 +161,7 @@ func BenchmarkSmallTransactions(b *testing.B) {
 			txns[i] = m.small(i)
 		}
 		b.StartTimer()
-		d := feed(b, s, txns)
+		d := feed(b, p, s, txns)
 		b.StopTimer()
 		st := s.Stats()
 		b.ReportMetric(float64(len(txns))/d.Seconds(), "tx/s")
@@ -140,7 +171,9 @@ func BenchmarkSmallTransactions(b *testing.B) {
 		if st.FallbackTransactions > 0 {
 			b.Errorf("%+v", st)
 		}
-		s.Close()
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
 		b.StartTimer()
 	}
 }
@@ -189,11 +222,13 @@ func benchLarge(b *testing.B, ddl string, n int, change func(m *maker, i int) mi
 		m := &maker{lsn: p.point + 1000}
 		txns := m.large(n, func(i int) millrace.Change { return change(m, i) })
 		b.StartTimer()
-		d := feed(b, s, txns)
+		d := feed(b, p, s, txns)
 		b.StopTimer()
 		b.ReportMetric(float64(n)/d.Seconds(), "rows/s")
 		b.ReportMetric(s.Stats().Busy.Seconds(), "busy-s")
-		s.Close()
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
 		b.StartTimer()
 	}
 }

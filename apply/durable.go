@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,8 +27,9 @@ type syncer struct {
 	moved chan struct{}      // holds a token when more is visible
 	// drained holds a token when the executor has nothing to do.
 	drained chan struct{}
-	page    uint64
-	segment uint64
+	// trim deletes old progress rows; rows counts those written since.
+	trim func(context.Context, *pgx.Conn) error
+	rows atomic.Int64
 }
 
 // Pauses between two such commits: while the executor is busy and when it has
@@ -36,6 +38,9 @@ const (
 	syncBusy  = 100 * time.Millisecond
 	syncQuiet = 10 * time.Millisecond
 )
+
+// trimEvery is the number of progress rows after which old ones are deleted.
+const trimEvery = 20000
 
 const syncSQL = `SELECT pg_catalog.pg_logical_emit_message(true, 'millrace', '')`
 
@@ -109,6 +114,12 @@ func (s *syncer) sync(ctx context.Context) error {
 		return session.Wrap("make durable", millrace.PeerDestination, err)
 	}
 	s.pos.setDurable(visible)
+	if s.rows.Load() >= trimEvery {
+		s.rows.Store(0)
+		if err := s.trim(ctx, s.conn); err != nil {
+			return err
+		}
+	}
 	if !s.one {
 		return nil
 	}

@@ -59,6 +59,12 @@ func (x *executor) explain(ctx context.Context, b *batch, f *failure) error {
 	if c != nil && c.Rel != nil {
 		e.Table, e.Op = c.Rel.Name, "apply "+c.Op.String()
 	}
+	if ref, ok := f.ref.(replacedRef); ok {
+		e.Table = ref.to.Name
+		e.Err = errors.New("the destination's table is not the one that the job has written so far")
+		e.Hint = "rename tables at the destination as they were renamed at the source, and not before it" + goesOn
+		return e
+	}
 	var pg *pgconn.PgError
 	if !errors.As(f.err, &pg) {
 		x.explainCount(ctx, e, c, f)
@@ -120,10 +126,10 @@ func renderKey(ctx context.Context, e *session.Endpoint, r *route, row millrace.
 	var conn *pgconn.PgConn
 	for n, k := range r.key {
 		v := &row[k]
-		switch {
-		case v.Kind == millrace.Null:
+		switch v.Kind {
+		case millrace.Null:
 			values[n] = "null"
-		case v.Kind == millrace.Text:
+		case millrace.Text:
 			values[n] = string(v.Raw)
 		default:
 			values[n] = `\x` + hex.EncodeToString(v.Raw)
@@ -136,7 +142,7 @@ func renderKey(ctx context.Context, e *session.Endpoint, r *route, row millrace.
 				conn = c.PgConn()
 			}
 			res := conn.ExecParams(ctx, "SELECT $1::text", [][]byte{v.Raw},
-				[]uint32{r.target(k).Type.OID}, []int16{1}, nil).Read()
+				[]uint32{r.column[k].Type.OID}, []int16{1}, nil).Read()
 			if res.Err == nil && len(res.Rows) == 1 {
 				values[n] = string(res.Rows[0][0])
 			}

@@ -43,6 +43,8 @@ type executor struct {
 	batches  int  // of the open target transaction that have succeeded
 	// forced is the transaction whose parts all go row by row.
 	forced millrace.LSN
+	// counted is the large transaction that was counted as one on the row path.
+	counted millrace.LSN
 }
 
 // txState is where the target transaction stands.
@@ -94,12 +96,13 @@ func (x *executor) execute(ctx context.Context, b *batch) error {
 		x.stats.rowRows.Add(x.rowRows - rows)
 	}()
 	x.batch = b
+	clear(x.byName)
 	err := x.attempt(ctx, b)
 	var f *failure
 	if errors.As(err, &f) && !x.passing(f) {
 		err = x.fallBack(ctx, b, f)
 	} else if err == nil {
-		x.stats.sets(b)
+		x.count(b, false)
 	}
 	if err != nil {
 		return x.wrap(b, err)
@@ -109,6 +112,37 @@ func (x *executor) execute(ctx context.Context, b *batch) error {
 		x.state = txReady
 	}
 	return nil
+}
+
+// count counts a batch that was applied, as it was planned or row by row.
+func (x *executor) count(b *batch, byRow bool) {
+	rows := b.byRow
+	if byRow {
+		rows = b.complete
+	}
+	if b.large && (byRow || rows > 0) { // its parts are one transaction
+		rows = 0
+		if commit := b.txns[0].Commit; x.counted != commit {
+			x.counted, rows = commit, 1
+		}
+	}
+	changes := 0
+	for _, t := range b.txns {
+		changes += len(t.Changes)
+	}
+	x.stats.transactions.Add(uint64(b.complete))
+	x.stats.fallbackTransactions.Add(uint64(rows))
+	x.stats.changes.Add(uint64(changes))
+	if byRow {
+		return
+	}
+	for i := range b.stages {
+		for _, w := range b.stages[i].works {
+			if w.hasSets() {
+				w.to.worked()
+			}
+		}
+	}
 }
 
 // passing tells whether a failure is no answer to the question whether the
@@ -180,6 +214,7 @@ func (x *executor) deferConstraints(b *batch) {
 // finish ends a batch: the checks that were deferred and the progress row, if a
 // source transaction ends with it, and the answers to all of it.
 func (x *executor) finish(ctx context.Context, b *batch) error {
+	x.confirmNames()
 	if !b.open {
 		if x.deferred {
 			x.command("SET CONSTRAINTS ALL IMMEDIATE", anyCount, markConstraints)

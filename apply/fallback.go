@@ -28,7 +28,7 @@ func (x *executor) fallBack(ctx context.Context, b *batch, cause *failure) error
 	var f *failure
 	switch {
 	case err == nil:
-		x.stats.rows(b)
+		x.count(b, true)
 		return nil
 	case !errors.As(err, &f) || x.passing(f):
 		return err
@@ -52,7 +52,7 @@ func (x *executor) fallBack(ctx context.Context, b *batch, cause *failure) error
 			}
 			return err
 		}
-		x.stats.rows(&one)
+		x.count(&one, true)
 		if last {
 			break // its COMMIT is the batch's
 		}
@@ -70,6 +70,7 @@ func (x *executor) again(ctx context.Context, b *batch) error {
 		return err
 	}
 	x.batch = b
+	clear(x.byName)
 	switch {
 	case x.state == txOpen && x.batches > 0:
 		x.command("ROLLBACK TO SAVEPOINT part", anyCount, markOther)
@@ -121,20 +122,23 @@ func (x *executor) note(b *batch, cause *failure) {
 	switch ref := cause.ref.(type) {
 	case *setRef:
 		to = ref.to
+	case replacedRef:
+		to = ref.to
 	case *millrace.Change:
 		if ref.Rel != nil {
 			to = b.routes[ref.Rel].to
 		}
 	}
-	level := slog.LevelDebug
+	log, level := x.log.With("transactions", fb.Transactions, "commit_lsn", b.txns[0].Commit, "cause", fb.Cause), slog.LevelDebug
 	if to != nil {
 		fb.Table = to.Name
-		if to.cool(time.Now()) == 1 {
+		log = log.With("table", fb.Table)
+		to.cool(time.Now())
+		if !to.noted.Swap(true) {
 			level = slog.LevelWarn // once per table
 		}
 	}
-	x.log.Log(context.Background(), level, "sets failed, changes go row by row for a while", "table", fb.Table,
-		"transactions", fb.Transactions, "commit_lsn", b.txns[0].Commit, "cause", fb.Cause)
+	log.Log(context.Background(), level, "a set failed, its changes go row by row")
 	// Unless a constraint was violated the table may not be as it was described.
 	if state := session.SQLState(cause.err); state != "" && !strings.HasPrefix(state, "23") {
 		x.stumbled()

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -20,6 +21,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Each check of the property test is many round trips; the flag asks for more.
+	if err := flag.Set("rapid.checks", "25"); err != nil {
+		panic(err)
+	}
 	code := rig.Run(m)
 	if err := goleak.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -116,7 +121,7 @@ func (p *pair) open(t testing.TB) *Sink {
 	t.Helper()
 	s := New(p.opt)
 	reopen(t, s)
-	t.Cleanup(func() { s.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 

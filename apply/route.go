@@ -18,13 +18,16 @@ type route struct {
 	// source holds for each column of the target the column of the relation
 	// that is written to it, or -1.
 	source []int
+	// column holds for each column of the relation that of the target.
+	column []*catalog.Column
 	// Columns of the relation, by their indexes:
 	insert []int // written by an INSERT: all but those that the target generates
 	set    []int // written by an UPDATE that leaves the key as it is
 	fixed  []int // GENERATED ALWAYS AS IDENTITY outside the key: an UPDATE can't write them
 	key    []int // by which rows are found
 
-	equal []string // the equality operator of each key column
+	index *catalog.Index // of the target over the key columns, or nil
+	equal []string       // the equality operator of each key column
 	// image: there is no index to find rows by, so they are compared byte by
 	// byte in the key columns, which under FULL are all.
 	image    bool
@@ -45,12 +48,13 @@ type route struct {
 
 // newRoute ties a relation to its target.
 func newRoute(rel *millrace.Relation, to *target) (*route, error) {
-	r := &route{rel: rel, to: to, source: make([]int, len(to.Columns)), binary: true}
+	r := &route{rel: rel, to: to, source: make([]int, len(to.Columns)),
+		column: make([]*catalog.Column, len(rel.Columns)), binary: true}
 	for i := range r.source {
 		r.source[i] = -1
 	}
 	for i := range rel.Columns {
-		if err := r.column(i); err != nil {
+		if err := r.tie(i); err != nil {
 			return nil, err
 		}
 	}
@@ -61,7 +65,7 @@ func newRoute(rel *millrace.Relation, to *target) (*route, error) {
 	}
 	r.findKey()
 	for _, i := range r.insert {
-		c := r.target(i)
+		c := r.column[i]
 		switch {
 		case slices.Contains(r.key, i) && !r.image:
 			r.keyFixed = r.keyFixed || c.Identity == 'a'
@@ -76,8 +80,8 @@ func newRoute(rel *millrace.Relation, to *target) (*route, error) {
 	return r, nil
 }
 
-// column ties column i of the relation to the target's column of that name.
-func (r *route) column(i int) error {
+// tie ties column i of the relation to the target's column of that name.
+func (r *route) tie(i int) error {
 	sent := &r.rel.Columns[i]
 	at := slices.IndexFunc(r.to.Columns, func(c catalog.Column) bool { return c.Name == sent.Name })
 	if at < 0 {
@@ -88,6 +92,7 @@ func (r *route) column(i int) error {
 		return e
 	}
 	c := &r.to.Columns[at]
+	r.column[i] = c
 	if c.Generated != 0 {
 		return nil // the target computes it
 	}
@@ -95,12 +100,6 @@ func (r *route) column(i int) error {
 	r.insert = append(r.insert, i)
 	r.binary = r.binary && binarySafe(sent, c)
 	return nil
-}
-
-// target gives the target's column for column i of the relation, which must be
-// one of r.insert.
-func (r *route) target(i int) *catalog.Column {
-	return &r.to.Columns[slices.Index(r.source, i)]
 }
 
 // firstUserOID is the first OID that a type of a user can have; the lower ones
@@ -138,7 +137,7 @@ func (r *route) findKey() {
 	if r.key == nil && full {
 		r.key, r.one = r.insert, true
 	}
-	if len(r.equal) == 0 && !r.blind {
+	if r.index == nil && !r.blind {
 		r.image = true
 		r.findPrefer()
 	}
@@ -161,7 +160,7 @@ func (r *route) fullKey() {
 			continue
 		}
 		r.key = key
-		if r.useIndex(r.to.MatchIndex(names)); len(r.equal) > 0 {
+		if r.useIndex(r.to.MatchIndex(names)); r.index != nil {
 			return // the primary key comes first
 		}
 		r.key = nil
@@ -175,17 +174,13 @@ func (r *route) useIndex(x *catalog.Index) {
 	}
 	equal := make([]string, len(r.key))
 	for i, k := range r.key {
-		at := slices.Index(r.source, k)
-		if at < 0 {
-			return // the target generates it
-		}
-		n := slices.Index(x.Columns, r.to.Columns[at].AttNum)
-		if !usable(x, n, &r.to.Columns[at]) {
+		n := slices.Index(x.Columns, r.column[k].AttNum)
+		if !usable(x, n, r.column[k]) {
 			return
 		}
 		equal[i] = operator(x.Operators[n])
 	}
-	r.equal = equal
+	r.index, r.equal = x, equal
 }
 
 // usable tells whether a comparison with the column's own collation can use
@@ -235,6 +230,11 @@ func (r *route) notInSets() string {
 		return "the destination has no unique index on " + r.keyNames()
 	case len(r.insert) == 0:
 		return "it has no columns"
+	}
+	for _, k := range r.key {
+		if r.column[k].Generated != 0 {
+			return "the destination generates its key"
+		}
 	}
 	return ""
 }

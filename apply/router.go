@@ -2,11 +2,11 @@ package apply
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,14 +29,20 @@ type router struct {
 	targets map[millrace.TableName]*target // as they were described last
 	tables  map[uint32]record.Table        // the job's set, by OID at the source
 	warned  map[millrace.TableName]string
+	// surveyed are targets that were described ahead of their first change.
+	surveyed   map[millrace.TableName]*target
+	surveyedAt time.Time
 }
 
-// planSettings leave the planner one way to run a set: a nested loop over the
-// set with a search in the table's index. Statistics of the moment must not turn
-// that into a scan of the whole table.
-const planSettings = `SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET enable_material = off; SET enable_nestloop = on;
-SET enable_indexscan = on; SET enable_indexonlyscan = on; SET enable_partition_pruning = on`
+func newRouter(opt Options, replica bool, tables []record.Table) *router {
+	x := &router{endpoint: opt.Endpoint, job: opt.Job, replica: replica, truncate: !opt.TruncateAsDelete, log: opt.Log,
+		routes: map[*millrace.Relation]*route{}, targets: map[millrace.TableName]*target{},
+		tables: map[uint32]record.Table{}, warned: map[millrace.TableName]string{}}
+	for _, t := range tables {
+		x.tables[t.OID] = t
+	}
+	return x
+}
 
 func (x *router) connect(ctx context.Context) error {
 	if x.conn != nil && !x.conn.IsClosed() {
@@ -146,7 +152,7 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	if err := x.connect(ctx); err != nil {
 		return nil, err
 	}
-	to, err := describe(ctx, x.conn, rel.Name, x.replica)
+	to, err := x.describe(ctx, rel.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -158,8 +164,13 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	if err != nil {
 		return nil, err
 	}
-	if err := x.confirmPlan(ctx, r); err != nil {
-		return nil, err
+	if r.sets {
+		if err := x.explain(ctx, []probe{{to, r.index}}); err != nil {
+			return nil, err
+		}
+		if !to.searched[r.index.OID] {
+			r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
+		}
 	}
 	if r.why != "" && !r.blind && x.warned[rel.Name] != r.why {
 		x.log.Warn("updates and deletes go row by row", "table", rel.Name, "reason", r.why)
@@ -207,66 +218,4 @@ func nowCalled(name string) string {
 		return ""
 	}
 	return ", which is called " + name + " now"
-}
-
-// confirmPlan asks the planner how a set is matched with the table; anything
-// but a search in an index would read the whole table for each row. A table is
-// asked about once per key: later it may be locked by our own transaction.
-func (x *router) confirmPlan(ctx context.Context, r *route) error {
-	if !r.sets {
-		return nil
-	}
-	searched, known := r.to.searched[r.keyNames()]
-	if !known {
-		var err error
-		if searched, err = x.searches(ctx, r); err != nil {
-			return err
-		}
-		if r.to.searched == nil {
-			r.to.searched = map[string]bool{}
-		}
-		r.to.searched[r.keyNames()] = searched
-	}
-	if !searched {
-		r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
-	}
-	return nil
-}
-
-func (x *router) searches(ctx context.Context, r *route) (bool, error) {
-	// The simple protocol leaves the parameter as it is.
-	results, err := x.conn.PgConn().Exec(ctx, "EXPLAIN (GENERIC_PLAN, COSTS off, FORMAT json) "+r.deleteSet().sql).ReadAll()
-	if err != nil {
-		return false, session.Wrap("apply", millrace.PeerDestination, fmt.Errorf("plan of table %s: %w", r.to.Name, err))
-	}
-	var plans []struct{ Plan planNode }
-	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil {
-		return false, fmt.Errorf("read the plan of table %s: %w", r.to.Name, err)
-	}
-	for i := range plans {
-		if !plans[i].Plan.searches() {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-type planNode struct {
-	Type     string     `json:"Node Type"`
-	Relation string     `json:"Relation Name"`
-	Cond     string     `json:"Index Cond"`
-	Plans    []planNode `json:"Plans"`
-}
-
-// searches tells whether every table below the node is searched by an index.
-func (n *planNode) searches() bool {
-	if n.Relation != "" && n.Type != "ModifyTable" && n.Cond == "" {
-		return false
-	}
-	for i := range n.Plans {
-		if !n.Plans[i].searches() {
-			return false
-		}
-	}
-	return true
 }

@@ -104,6 +104,7 @@ func (s *sender) one(r *route, st *stmt, c *millrace.Change, row millrace.Row, c
 		s.rowValue(r, i, &old[i])
 	}
 	s.execute(1, c)
+	s.usesName(r.to)
 	s.rowRows++
 }
 
@@ -121,6 +122,7 @@ func (s *sender) truncate(c *millrace.Change) {
 	tables := make([]*target, len(c.Truncated.Rels))
 	for i, rel := range c.Truncated.Rels {
 		tables[i] = s.batch.route(rel).to
+		s.usesName(tables[i])
 	}
 	if !s.truncateAsDelete {
 		s.command(truncateSQL(tables, c.Truncated.RestartIdentity), anyCount, c)

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/millrace/millrace"
 )
@@ -40,6 +41,30 @@ type sender struct {
 	mask                          columnSet
 	deleted, inserted, updatedAll []*entry
 	setRows, rowRows              uint64 // sent
+	// byName are the tables that a statement of this batch knows by nothing but
+	// their name. The others have the row type's OID among their parameters.
+	byName map[*target]bool
+}
+
+// replacedRef is the reference of the check that a table is still the one that was
+// described.
+type replacedRef struct{ to *target }
+
+// confirmNames makes the batch fail if a name that was used means another table
+// now. By now they are all locked against renaming.
+func (s *sender) confirmNames() {
+	for t := range s.byName {
+		s.command(fmt.Sprintf("SELECT WHERE pg_catalog.to_regclass(%s)::pg_catalog.oid OPERATOR(pg_catalog.=) %d",
+			millrace.QuoteLiteral(t.sql), t.OID), 1, replacedRef{t})
+	}
+	clear(s.byName)
+}
+
+func (s *sender) usesName(t *target) {
+	if s.byName == nil {
+		s.byName = map[*target]bool{}
+	}
+	s.byName[t] = true
 }
 
 // stage sends one stage.
@@ -243,6 +268,7 @@ func (s *sender) copyIn(ctx context.Context, r *route, entries []*entry) error {
 		return err
 	}
 	enc := encoder{form: s.learnForm(entries, newRow)}
+	s.usesName(r.to)
 	s.command(r.copyRows(enc.form == binaryForm), int64(len(entries)), &setRef{to: r.to, op: millrace.Insert})
 	s.setRows += uint64(len(entries))
 	const message = 64 << 10

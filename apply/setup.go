@@ -9,6 +9,13 @@ import (
 	"github.com/millrace/millrace/session"
 )
 
+// planSettings leave the planner one way to run a set: a nested loop over the
+// set with a search in the table's index. Statistics of the moment must not turn
+// that into a scan of the whole table.
+const planSettings = `SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_memoize = off; SET enable_material = off; SET enable_nestloop = on;
+SET enable_indexscan = on; SET enable_indexonlyscan = on; SET enable_partition_pruning = on`
+
 // setUp prepares the executor's session and tells whether it has the role
 // replica, in which ordinary triggers, rules and foreign keys do nothing.
 //

@@ -123,10 +123,10 @@ func TestCutAnywhere(t *testing.T) {
 	proxy := rig.NewProxy(t, p.dst.Server)
 	p.opt.Endpoint = sessionOf(proxy.URL(p.dst.Name))
 	s := New(p.opt)
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	var txns []*millrace.Txn
 	n := 0
-	for cut := int64(0); cut < 6000; cut += 41 {
+	for cut := int64(0); cut < 6000; cut += 97 {
 		n++
 		txns = append(txns, p.change(t, fmt.Sprintf("INSERT INTO log VALUES (%d, 'x'); INSERT INTO a VALUES (%[1]d, 0); "+
 			"BEGIN; UPDATE a SET v = v + 1; INSERT INTO log VALUES (-%[1]d, 'y'); COMMIT", n))...)
@@ -294,7 +294,9 @@ func TestTinyBudget(t *testing.T) {
 		}
 		write(t, s, parts)
 		p.same(t)
-		s.Close()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 		p.released(t)
 	})
 }

@@ -139,7 +139,7 @@ func (r *route) copyRows(binaryForm bool) string {
 func (r *route) types(columns []int) []uint32 {
 	types := make([]uint32, len(columns))
 	for n, i := range columns {
-		types[n] = r.target(i).Type.OID
+		types[n] = r.column[i].Type.OID
 	}
 	return types
 }

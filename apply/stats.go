@@ -28,22 +28,6 @@ type counters struct {
 	busy atomic.Int64
 }
 
-// sets counts a batch that was applied as planned.
-func (c *counters) sets(b *batch) {
-	c.transactions.Add(uint64(b.complete))
-	c.fallbackTransactions.Add(uint64(b.byRow))
-	c.changes.Add(uint64(b.changes))
-}
-
-// rows counts a batch that was applied row by row.
-func (c *counters) rows(b *batch) {
-	c.transactions.Add(uint64(b.complete))
-	c.fallbackTransactions.Add(uint64(b.complete))
-	for _, t := range b.txns {
-		c.changes.Add(uint64(len(t.Changes)))
-	}
-}
-
 func (c *counters) read() Stats {
 	return Stats{
 		Transactions:         c.transactions.Load(),

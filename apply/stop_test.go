@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig"
 )
 
 // stops expects the sink to end with an error of the given kind, all before the
@@ -185,7 +186,6 @@ func TestLargeTransactionIsRedone(t *testing.T) {
 	asOwner(t, p)
 	s := p.open(t)
 	txn := p.change(t, "INSERT INTO a SELECT g, g FROM generate_series(1, 20) g")[0]
-	end := txn.End
 	parts := func() []*millrace.Txn { return split(clone([]*millrace.Txn{txn})[0], 4) }
 	if err := tryWrite(t, s, parts()); millrace.KindOf(err) != millrace.KindRetry || !errors.Is(err, errRedo) {
 		t.Fatalf("the first time: %v", err)
@@ -202,7 +202,49 @@ func TestLargeTransactionIsRedone(t *testing.T) {
 	}
 	write(t, s, parts())
 	p.sameQuery(t, "SELECT * FROM a ORDER BY id")
-	_ = end
+}
+
+// TestDeferredCheckInAGroup: the check fails for one of the transactions of a
+// group, and those before it are delivered.
+func TestDeferredCheckInAGroup(t *testing.T) {
+	p := newPair(t, true, "CREATE TABLE a (id int PRIMARY KEY, b int); CREATE TABLE b (id int PRIMARY KEY)")
+	p.dst.SQL(t, "ALTER TABLE a ADD CONSTRAINT must FOREIGN KEY (b) REFERENCES b DEFERRABLE INITIALLY DEFERRED")
+	asOwner(t, p)
+	s := p.open(t)
+	txns := p.change(t, `INSERT INTO b VALUES (1); INSERT INTO a VALUES (1, 1); INSERT INTO a VALUES (2, 7); INSERT INTO a VALUES (3, 1)`)
+	e := stops(t, p, s, txns, 2, "INSERT INTO b VALUES (7)")
+	if e.Key != "(b)=(7)" || !strings.Contains(e.Hint, "must") {
+		t.Errorf("%v\n%s", e, e.Hint)
+	}
+	p.sameQuery(t, "SELECT * FROM a ORDER BY id")
+}
+
+// TestPartGoesRowByRow: the sets of a later part fail, and the parts before it
+// stay as they are.
+func TestPartGoesRowByRow(t *testing.T) {
+	bothForms(t, func(t *testing.T, binary bool) {
+		p := newPair(t, binary, "CREATE TABLE a (id int PRIMARY KEY, u int UNIQUE)")
+		s := p.open(t)
+		write(t, s, p.change(t, "INSERT INTO a SELECT g, g FROM generate_series(1, 4) g"))
+		txn := p.change(t, `BEGIN; INSERT INTO a SELECT g, g FROM generate_series(10, 25) g;
+			UPDATE a SET u = -1 WHERE id = 1; UPDATE a SET u = 1 WHERE id = 2; UPDATE a SET u = 2 WHERE id = 1; DELETE FROM a WHERE id = 10;
+			INSERT INTO a SELECT g, g FROM generate_series(30, 45) g; COMMIT`)[0]
+		parts := split(txn, 4)
+		for _, part := range parts { // one part is one batch
+			if err := s.Write(t.Context(), part); err != nil {
+				t.Fatal(err)
+			}
+			rig.Eventually(t, patience, func() bool { return s.w.Load().q.quiet() }, "the part is not executed")
+		}
+		if _, err := s.Durable(t.Context(), txn.End-1); err != nil {
+			t.Fatal(err)
+		}
+		p.same(t)
+		st := s.Stats()
+		if st.Fallbacks != 1 || st.RowRows != 4 || st.Groups != 2 || st.FallbackTransactions != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
 }
 
 // asOwner has the sink connect as a role that owns the tables and is no

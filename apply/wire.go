@@ -219,7 +219,7 @@ func (w *wire) spill(ctx context.Context) error {
 }
 
 func (w *wire) flush(ctx context.Context) error {
-	if w.failed != nil {
+	if w.failed != nil || len(w.out) == 0 {
 		return w.failed
 	}
 	stop := w.watch(ctx)

@@ -33,6 +33,7 @@ type writer struct {
 	history millrace.History
 	skip    millrace.LSN // what is committed up to here is on the target
 	last    millrace.LSN // commit of the newest transaction that was written
+	gap     bool         // a transaction was given up with the context of its Write
 
 	abandon chan struct{} // holds a token when an open transaction is given up
 	calm    chan struct{} // holds a token when the executor has nothing to do
@@ -64,14 +65,11 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 	w := &writer{history: cp.History, skip: cp.Commit, last: cp.Commit,
 		pos: newPositions(cp.Acked), q: newQueue(max(s.opt.MaxHeld/2, 1), s.opt.Group == 1, cp.Acked),
 		abandon: make(chan struct{}, 1), calm: make(chan struct{}, 1)}
-	w.router = &router{endpoint: s.opt.Endpoint, job: s.opt.Job, replica: replica, truncate: !s.opt.TruncateAsDelete,
-		log: s.opt.Log, routes: map[*millrace.Relation]*route{}, targets: map[millrace.TableName]*target{},
-		tables: map[uint32]record.Table{}, warned: map[millrace.TableName]string{}}
-	for _, t := range tables {
-		w.router.tables[t.OID] = t
-	}
+	w.router = newRouter(s.opt, replica, tables)
 	w.syncer = &syncer{conn: s.side, pos: w.pos, wrote: w.q.ownWrite,
-		moved: make(chan struct{}, 1), drained: make(chan struct{}, 1)}
+		moved: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+		trim: func(ctx context.Context, conn *pgx.Conn) error { return record.Trim(ctx, conn, s.opt.Job) }}
+	w.syncer.rows.Store(trimEvery) // what former sessions left
 	if err := w.syncer.connect(ctx, cp.System); err != nil {
 		return nil, err
 	}
@@ -101,6 +99,7 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 	}
 	x.commits = func(cp millrace.Checkpoint) {
 		w.pos.setVisible(cp.Acked)
+		w.syncer.rows.Add(1)
 		notify(w.syncer.moved)
 	}
 	return x
@@ -109,7 +108,11 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 // write implements Sink.Write.
 func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 	err := w.pos.failure()
-	if err == nil {
+	switch {
+	case err != nil:
+	case w.gap:
+		err = errNotClaimed
+	default:
 		err = w.check(t)
 	}
 	if err != nil {
@@ -137,6 +140,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		if err := w.pos.failure(); err != nil {
 			return err
 		}
+		w.gap = true
 		return ctx.Err()
 	}
 	w.last = t.Commit
@@ -161,6 +165,10 @@ func (w *writer) check(t *millrace.Txn) error {
 // refuse ends the session because of a transaction that can't be applied, once
 // everything before it is.
 func (w *writer) refuse(ctx context.Context, t *millrace.Txn, err error) error {
+	if ctx.Err() != nil { // a stop: what is held can still be applied
+		w.gap = true
+		return ctx.Err()
+	}
 	var known *millrace.Error
 	if errors.As(err, &known) && known.Kind == millrace.KindData {
 		known.LSN = t.Commit

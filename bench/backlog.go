@@ -27,8 +27,8 @@ func (b *bench) backlogContenders() []contender {
 	}{
 		{"recv", recvReader()},
 		{"decode", decodeReader()},
-		{"native", drain{&native{}}},
-		{"millrace", drain{&millrace{}}},
+		{"native", drain{&nativeApplier{}}},
+		{"millrace", drain{&millraceApplier{}}},
 	} {
 		if b.has(c.word) {
 			list = append(list, c.contender)

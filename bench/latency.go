@@ -39,10 +39,10 @@ func (b *bench) latencyAt(ctx context.Context, out *set, rate int) error {
 	}
 	var appliers []applier
 	if b.has("native") {
-		appliers = append(appliers, &native{})
+		appliers = append(appliers, &nativeApplier{})
 	}
 	if b.has("millrace") {
-		appliers = append(appliers, &millrace{})
+		appliers = append(appliers, &millraceApplier{})
 	}
 	for range b.rounds {
 		for _, a := range appliers {

@@ -18,7 +18,7 @@ func (b *bench) memory(ctx context.Context) ([]set, error) {
 	} {
 		n := b.size(w.full)
 		s := set{Name: w.name, Kind: kindMemory, Title: fmt.Sprintf(w.title, thousands(n)), Rows: n * w.rows, Transactions: max(1, n*w.txs)}
-		if err := b.drain(ctx, &s, workloadSQL(w.sql), n, 1, []contender{drain{&millrace{}}}); err != nil {
+		if err := b.drain(ctx, &s, workloadSQL(w.sql), n, 1, []contender{drain{&millraceApplier{}}}); err != nil {
 			return out, fmt.Errorf("%s: %w", w.name, err)
 		}
 		out = append(out, s)

@@ -22,13 +22,13 @@ const (
 	millraceBaseSlot = "bench_millrace"
 )
 
-// millrace is the program itself, run as a user would.
-type millrace struct {
+// millraceApplier is the program itself, run as a user would.
+type millraceApplier struct {
 	child *child
 	watch *memoryWatch
 }
 
-func (*millrace) name() string { return nameMillrace }
+func (*millraceApplier) name() string { return nameMillrace }
 
 // configuration is all defaults but for what the bench needs.
 const configuration = `job: %s
@@ -60,7 +60,7 @@ func (s *stage) bootstrap(ctx context.Context, db string) error {
 	return nil
 }
 
-func (a *millrace) prepare(ctx context.Context, s *stage) error {
+func (a *millraceApplier) prepare(ctx context.Context, s *stage) error {
 	if err := s.source.dropSlot(ctx, millraceSlot); err != nil {
 		return err
 	}
@@ -73,14 +73,14 @@ func (a *millrace) prepare(ctx context.Context, s *stage) error {
 	return s.source.copySlot(ctx, millraceSlot, millraceBaseSlot)
 }
 
-func (a *millrace) arm(ctx context.Context, s *stage) error {
+func (a *millraceApplier) arm(ctx context.Context, s *stage) error {
 	if err := s.target.recreate(ctx, runDB, millraceDB); err != nil {
 		return err
 	}
 	return s.source.copySlot(ctx, millraceBaseSlot, millraceSlot)
 }
 
-func (a *millrace) start(ctx context.Context, s *stage) error {
+func (a *millraceApplier) start(ctx context.Context, s *stage) error {
 	config, err := s.configure(runDB, "none", 1)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (a *millrace) start(ctx context.Context, s *stage) error {
 	return nil
 }
 
-func (a *millrace) broken() error {
+func (a *millraceApplier) broken() error {
 	select {
 	case <-a.child.done:
 		return a.child.failure(errStopped.Error())
@@ -102,7 +102,7 @@ func (a *millrace) broken() error {
 	}
 }
 
-func (a *millrace) observe(ctx context.Context, s *stage, m *sample) {
+func (a *millraceApplier) observe(ctx context.Context, s *stage, m *sample) {
 	m.ClientCPU = seconds(cpuOf(a.child.pid()))
 	m.RowPath = s.rowPath(ctx)
 	m.PeakBytes, m.MedianBytes = a.watch.stop()
@@ -136,7 +136,7 @@ func (s *stage) rowPath(ctx context.Context) *int64 {
 	return status.Fallback
 }
 
-func (a *millrace) disarm(ctx context.Context, s *stage) error {
+func (a *millraceApplier) disarm(ctx context.Context, s *stage) error {
 	var err error
 	if a.watch != nil {
 		a.watch.stop()

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// native is CREATE SUBSCRIPTION with its fastest settings.
-type native struct {
+// nativeApplier is CREATE SUBSCRIPTION with its fastest settings.
+type nativeApplier struct {
 	subscribed bool
 }
 
-func (*native) name() string                          { return nameNative }
-func (*native) prepare(context.Context, *stage) error { return nil }
-func (*native) broken() error                         { return nil }
+func (*nativeApplier) name() string                          { return nameNative }
+func (*nativeApplier) prepare(context.Context, *stage) error { return nil }
+func (*nativeApplier) broken() error                         { return nil }
 
 // nativeOptions are the best that PostgreSQL 18 has for throughput.
 const nativeOptions = "binary = true, streaming = parallel, synchronous_commit = off"
 
-func (a *native) arm(ctx context.Context, s *stage) error {
+func (a *nativeApplier) arm(ctx context.Context, s *stage) error {
 	if err := s.target.recreate(ctx, runDB, baseDB); err != nil {
 		return err
 	}
@@ -35,13 +35,13 @@ func (a *native) arm(ctx context.Context, s *stage) error {
 	return err
 }
 
-func (*native) start(ctx context.Context, s *stage) error {
+func (*nativeApplier) start(ctx context.Context, s *stage) error {
 	return s.target.exec(ctx, runDB, "ALTER SUBSCRIPTION bench ENABLE")
 }
 
 // observe notes the memory of the workers without the shared buffers that they
 // touched: not the same measure as a client's resident memory.
-func (*native) observe(ctx context.Context, s *stage, m *sample) {
+func (*nativeApplier) observe(ctx context.Context, s *stage, m *sample) {
 	pids, err := s.target.value(ctx, runDB, "SELECT string_agg(pid::text, ' ') FROM pg_stat_subscription")
 	if err != nil {
 		return
@@ -53,7 +53,7 @@ func (*native) observe(ctx context.Context, s *stage, m *sample) {
 	}
 }
 
-func (a *native) disarm(ctx context.Context, s *stage) error {
+func (a *nativeApplier) disarm(ctx context.Context, s *stage) error {
 	if !a.subscribed {
 		return s.source.dropSlot(ctx, runSlot)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -22,19 +23,26 @@ type feed struct {
 	asm    *assembler
 	rels   relations
 
+	truncated chan struct{}  // token: a table of the set was truncated
+	sightings chan *sighting // from watch
+	sighting  *sighting      // that the stream has not passed yet
+	seen      map[uint32]uint32
+
 	asked  atomic.Bool // somebody waits for the server's position
 	lost   atomic.Bool // the stream failed
 	ctx    context.Context
 	cancel context.CancelFunc
-	done   chan struct{}
+	tasks  sync.WaitGroup
 }
 
 func (s *Source) newFeed(stream *replication.Stream, history *millrace.History, from millrace.Checkpoint, tables []Table) *feed {
 	f := &feed{
-		src:    s,
-		stream: stream,
-		queue:  newQueue(s.opt.MaxInflight/2, from.Acked),
-		done:   make(chan struct{}),
+		src:       s,
+		stream:    stream,
+		queue:     newQueue(s.opt.MaxInflight/2, from.Acked),
+		truncated: make(chan struct{}, 1),
+		sightings: make(chan *sighting),
+		seen:      filenodes(tables),
 	}
 	f.asm = newAssembler(&s.memory, history, from.End, f.queue.put)
 	f.rels = newRelations(s.opt, tables, f.side)
@@ -42,20 +50,22 @@ func (s *Source) newFeed(stream *replication.Stream, history *millrace.History, 
 	return f
 }
 
-func (f *feed) start() { go f.run() }
+func (f *feed) start() {
+	f.tasks.Go(f.run)
+	f.tasks.Go(func() { f.watch(f.seen) })
+}
 
-// stop ends the goroutine and drops what is queued. The stream stays open.
+// stop ends the goroutines and drops what is queued. The stream stays open.
 func (f *feed) stop() {
 	f.cancel()
 	f.queue.close()
 	f.stream.Interrupt()
-	<-f.done
+	f.tasks.Wait()
 }
 
 func (f *feed) failed() bool { return f.lost.Load() }
 
 func (f *feed) run() {
-	defer close(f.done)
 	err := f.receive()
 	f.src.stats.add(&f.asm.count)
 	f.asm.close()
@@ -102,7 +112,9 @@ func (f *feed) receive() error {
 			return err
 		}
 		if m.Data == nil {
-			f.onSignOfLife(m)
+			if err := f.onSignOfLife(m); err != nil {
+				return err
+			}
 			continue
 		}
 		f.asm.count.bytes += int64(len(m.Data))
@@ -114,13 +126,17 @@ func (f *feed) receive() error {
 
 // onSignOfLife turns the server's position into progress, unless a transaction
 // is open: its changes lie before that position and are not all here.
-func (f *feed) onSignOfLife(m replication.Message) {
+func (f *feed) onSignOfLife(m replication.Message) error {
 	f.src.stats.position.Store(uint64(m.Position))
 	if f.asm.open {
-		return
+		return nil
+	}
+	if err := f.passed(m.Position); err != nil {
+		return err
 	}
 	urgent := m.Urgent || f.asked.Swap(false)
 	f.queue.idle(f.asm.history, m.Position, millrace.LSN(f.src.acked.Load()), urgent)
+	return nil
 }
 
 func (f *feed) onMessage(m replication.Message) error {
@@ -140,7 +156,7 @@ func (f *feed) onMessage(m replication.Message) error {
 		}
 		return err
 	case pgoutput.TagRelation:
-		return f.onRelation(m.Data)
+		return f.onRelation(m)
 	case pgoutput.TagTruncate:
 		return f.onTruncate(m.Data)
 	case pgoutput.TagOrigin:
@@ -158,9 +174,13 @@ func (f *feed) onMessage(m replication.Message) error {
 	}
 }
 
-func (f *feed) onRelation(msg []byte) error {
-	rel, err := pgoutput.ParseRelation(msg)
+func (f *feed) onRelation(m replication.Message) error {
+	rel, err := pgoutput.ParseRelation(m.Data)
 	if err != nil {
+		return err
+	}
+	// Everything that commits before this transaction has come.
+	if err := f.passed(f.asm.begin.Commit); err != nil {
 		return err
 	}
 	return f.rels.add(f.ctx, rel)
@@ -179,6 +199,7 @@ func (f *feed) onTruncate(msg []byte) error {
 		}
 		if rel != nil {
 			rels = append(rels, rel)
+			token(f.truncated)
 		}
 	}
 	return f.asm.truncate(rels, m.RestartIdentity)

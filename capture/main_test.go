@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,8 +31,16 @@ type source struct {
 	*capture.Source
 	db     *rig.DB
 	tables []capture.Table
-	shapes []capture.Table // what OnShape was given
 	cp     millrace.Checkpoint
+
+	mu     sync.Mutex
+	shapes []capture.Table // what OnShape was given
+}
+
+func (s *source) recorded() []capture.Table {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.shapes)
 }
 
 const publication = "everything"
@@ -63,6 +73,8 @@ func options(s *source) capture.Options {
 		Match:       func(n millrace.TableName) bool { return n.Schema == "public" },
 		Generation:  7,
 		OnShape: func(_ context.Context, table capture.Table) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			s.shapes = append(s.shapes, table)
 			return nil
 		},

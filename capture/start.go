@@ -46,9 +46,12 @@ func (s *Source) acquire(ctx context.Context, from millrace.Checkpoint) (_ *feed
 		return nil, session.Wrap("check the slot", millrace.PeerSource, err)
 	}
 	f := s.newFeed(stream, history, from, tables)
-	if err := f.rels.prepare(ctx, conn); err != nil {
+	if err = f.rels.prepare(ctx, conn); err == nil {
+		f.sighting, err = look(ctx, conn, f.seen)
+	}
+	if err != nil {
 		f.cancel()
-		return nil, session.Wrap("read types", millrace.PeerSource, err)
+		return nil, session.Wrap("look at the tables of the source", millrace.PeerSource, err)
 	}
 	return f, nil
 }

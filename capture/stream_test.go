@@ -184,6 +184,7 @@ func TestShutdownOfTheSourceEnds(t *testing.T) {
 						done <- err
 						return
 					}
+					s.cp.Commit, s.cp.End, s.cp.Acked = max(s.cp.Commit, txn.Commit), txn.End, txn.End
 					s.Ack(txn.End)
 					txn.Release()
 				}

@@ -56,7 +56,7 @@ func Install(ctx context.Context, db DB) error {
 	if err != nil {
 		return wrap(opInstall, err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	defer tx.Rollback(ctx)
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_advisory_xact_lock($1)`, int64(installLock)); err != nil {
 		return wrap(opInstall, err)
 	}

@@ -174,7 +174,7 @@ func Create(ctx context.Context, db DB, j *Job) error {
 	if err != nil {
 		return wrap(op, err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	defer tx.Rollback(ctx)
 	generation, epoch := int64(0), int64(0)
 	err = tx.QueryRow(ctx, `
 		INSERT INTO millrace.generation AS g (job, last) VALUES ($1, 1)
@@ -246,7 +246,7 @@ func Delete(ctx context.Context, db DB, job string) error {
 	if err != nil {
 		return wrap(op, err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	defer tx.Rollback(ctx)
 	if err := remove(ctx, tx, job); err != nil {
 		return wrap(op, err)
 	}

@@ -140,7 +140,7 @@ func raiseEpoch(ctx context.Context, db DB, job string) error {
 	if err != nil {
 		return wrap(op, err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	defer tx.Rollback(ctx)
 	if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = on`); err != nil {
 		return wrap(op, err)
 	}

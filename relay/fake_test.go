@@ -81,6 +81,7 @@ type fakeSource struct {
 	next      int
 	sent      millrace.LSN
 	requested bool
+	keepalive bool
 	requests  int
 	text      bool
 	refuse    func(millrace.Checkpoint) error
@@ -124,6 +125,9 @@ func (s *fakeSource) Next(ctx context.Context) (*millrace.Txn, error) {
 		case s.requested:
 			s.requested = false
 			t = &millrace.Txn{End: s.w.position, Last: true, Urgent: true}
+		case s.keepalive:
+			s.keepalive = false
+			t = &millrace.Txn{End: s.w.position, Last: true}
 		}
 		return t != nil, nil
 	})
@@ -192,7 +196,7 @@ func (s *fakeSink) Durable(ctx context.Context, after millrace.LSN) (millrace.LS
 		}
 		if s.flush && !s.stuck {
 			s.flush = false
-			s.apply()
+			s.apply(false)
 		}
 		return s.w.cp.Acked > after, nil
 	})
@@ -200,7 +204,7 @@ func (s *fakeSink) Durable(ctx context.Context, after millrace.LSN) (millrace.LS
 }
 
 // apply applies the complete transactions.
-func (s *fakeSink) apply() {
+func (s *fakeSink) apply(drain bool) {
 	for len(s.held) > 0 {
 		n := 0
 		for n < len(s.held) && !s.held[n].Last {
@@ -210,6 +214,9 @@ func (s *fakeSink) apply() {
 			return
 		}
 		t := s.held[n]
+		if t.Idle() && !t.Urgent && !drain && n == len(s.held)-1 {
+			return // it rests until something comes behind it
+		}
 		s.held = s.held[n+1:]
 		s.w.cp.Acked = max(s.w.cp.Acked, t.End)
 		if !t.Idle() {
@@ -226,7 +233,7 @@ func (s *fakeSink) Drain(ctx context.Context) (millrace.LSN, error) {
 	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	s.apply()
+	s.apply(true)
 	return s.w.cp.Acked, s.w.sinkErr
 }
 

@@ -239,7 +239,8 @@ func (p *Progress) begin(cp millrace.Checkpoint) {
 	p.durable(cp.Acked)
 }
 
-// written takes note of a transaction on its way to the sink.
+// written takes note of a transaction on its way to the sink, and marks a sign
+// of life as urgent if somebody waits for it.
 func (p *Progress) written(t *millrace.Txn) {
 	now := time.Now()
 	p.mu.Lock()
@@ -248,7 +249,11 @@ func (p *Progress) written(t *millrace.Txn) {
 		p.history = *t.From
 	}
 	if t.Idle() {
-		p.sent = max(p.sent, t.End)
+		// A sign of life that nobody waits for may rest in the sink for a while.
+		t.Urgent = t.Urgent || p.waiters[0].any(t.End) || p.waiters[1].any(t.End)
+		if t.Urgent {
+			p.sent = max(p.sent, t.End)
+		}
 		return
 	}
 	if t.Commit <= p.start {

@@ -325,6 +325,36 @@ func TestUntilCurrentOnAnIdleSource(t *testing.T) {
 	})
 }
 
+// A keepalive that came before the waiter rests in the sink; it must not be
+// mistaken for one that is on its way.
+func TestWaiterBehindARestingSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := start(t, w, nil)
+		synctest.Wait()
+		w.change(func() { w.position += 4096; r.source.keepalive = true })
+		synctest.Wait()
+		if r.Progress().Held() != 100 {
+			t.Fatal("the sign of life did not rest")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.Progress().Wait(ctx, w.position, false); err != nil {
+			t.Error(err)
+		}
+		// And one that comes while somebody waits does not rest.
+		asked := r.source.requests
+		w.change(func() { w.position += 4096; r.source.keepalive = true })
+		if _, err := r.Progress().Wait(ctx, w.position, false); err != nil {
+			t.Error(err)
+		}
+		if r.source.requests > asked+1 {
+			t.Errorf("asked %d times", r.source.requests-asked)
+		}
+		r.stop(t)
+	})
+}
+
 type sqlError string
 
 func (e sqlError) Error() string    { return "SQLSTATE " + string(e) }

@@ -48,6 +48,9 @@ func (w *waiters) wakeAll() {
 	}
 }
 
+// any tells whether somebody waits for a position at or below at.
+func (w *waiters) any(at millrace.LSN) bool { return len(w.heap) > 0 && w.heap[0].at <= at }
+
 // last gives an upper bound of the positions waited for, 0 when nobody waits.
 func (w *waiters) last() millrace.LSN {
 	if len(w.heap) == 0 {

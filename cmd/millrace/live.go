@@ -18,7 +18,16 @@ func (r *runner) status() *web.Status {
 	r.mu.Unlock()
 	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
 		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
-		Source: r.watch.status(), Lag: r.progress.Lag(time.Now()), Alarms: r.alarms.list(), Tables: []web.Table{}}
+		Source: r.watch.status(), Alarms: r.alarms.list(), Tables: []web.Table{}}
+	if e != nil {
+		// The stream tells of its server's position as well, and what is held
+		// has been there.
+		if at := max(e.source.Stats().Position, r.progress.Held()); st.Source.CurrentLSN != nil && at > *st.Source.CurrentLSN {
+			st.Source.CurrentLSN = &at
+			r.progress.Observe(at, time.Now())
+		}
+		st.Lag = r.progress.Lag(time.Now())
+	}
 	if st.State == "" {
 		st.State = string(record.Preflight)
 	}

@@ -46,13 +46,17 @@ func (l *load) Report(p snapshot.Progress) {
 	if changed {
 		l.onPhase()
 	}
+	bar := l.terminal && p.Phase == snapshot.PhaseRows
 	switch {
 	case l.quiet:
-	case l.terminal && l.log.Enabled(nil, slog.LevelInfo): //nolint:staticcheck // no handler here uses the context
-		l.draw(p, changed)
-	case changed, time.Since(l.logged) >= lineEvery:
+	case changed:
+		l.finishBar()
+		fallthrough
+	case !bar && time.Since(l.logged) >= lineEvery:
 		l.logged = time.Now()
 		l.log.Info("first load", lineOf(p)...)
+	case bar:
+		l.draw(p)
 	}
 }
 
@@ -70,49 +74,28 @@ func lineOf(p snapshot.Progress) []any {
 	return args
 }
 
-// draw keeps one bar per phase.
-func (l *load) draw(p snapshot.Progress, changed bool) {
-	if changed {
-		l.finishBar()
-		if p.Phase == snapshot.PhaseDone {
-			return
-		}
-		l.bar = l.newBar()
+// draw moves the bar of the copy.
+func (l *load) draw(p snapshot.Progress) {
+	total := max(p.EstimatedBytes, p.Bytes, 1)
+	if l.bar == nil {
+		l.bar = progressbar.NewOptions64(total,
+			progressbar.OptionSetWriter(l.stderr),
+			progressbar.OptionShowBytes(true),
+			progressbar.OptionUseIECUnits(true),
+			progressbar.OptionSetWidth(20),
+			progressbar.OptionThrottle(100*time.Millisecond))
 	}
-	switch {
-	case l.bar == nil:
-	case p.Phase == snapshot.PhaseRows:
-		l.bar.ChangeMax64(max(p.EstimatedBytes, p.Bytes, 1))
-		l.bar.Describe(fmt.Sprintf("%s: %d/%d tables, %s rows", p.Phase, p.TablesDone, len(p.Tables), count(p.Rows)))
-		_ = l.bar.Set64(p.Bytes) // the terminal is gone
-	case p.Steps > 0:
-		l.bar.ChangeMax(p.Steps)
-		l.bar.Describe(string(p.Phase))
-		_ = l.bar.Set(p.StepsDone) // the terminal is gone
-	default:
-		l.bar.Describe(string(p.Phase))
-		_ = l.bar.Add(1) // the terminal is gone
-	}
-}
-
-func (l *load) newBar() *progressbar.ProgressBar {
-	return progressbar.NewOptions64(-1,
-		progressbar.OptionSetWriter(l.stderr),
-		progressbar.OptionShowBytes(l.phase == snapshot.PhaseRows),
-		progressbar.OptionUseIECUnits(true),
-		progressbar.OptionSetPredictTime(true),
-		progressbar.OptionFullWidth(),
-		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetRenderBlankState(true),
-		progressbar.OptionOnCompletion(func() { fmt.Fprintln(l.stderr) }))
+	l.bar.ChangeMax64(total)
+	l.bar.Describe(fmt.Sprintf("%d/%d tables, %s rows", p.TablesDone, len(p.Tables), count(p.Rows)))
+	_ = l.bar.Set64(min(p.Bytes, total-1)) // the terminal is gone; a full bar would end itself
 }
 
 func (l *load) finishBar() {
-	if l.bar != nil && !l.bar.IsFinished() {
+	if l.bar != nil {
 		_ = l.bar.Exit() // the terminal is gone
 		fmt.Fprintln(l.stderr)
+		l.bar = nil
 	}
-	l.bar = nil
 }
 
 // close leaves the terminal's line.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ const (
 	// connection that is just being made anew.
 	lastWriteOfError = 10 * time.Second
 )
+
+const restartHint = "millrace bootstrap --restart-snapshot --yes empties the tables that were copied and starts over"
 
 // otherSystem begins the reason of a resync_required that may be a wrong URL:
 // it is looked at again at the next start, the others are not.
@@ -56,7 +59,8 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 	r.keeper = newKeeper(s.target, s.Job, s.Safety.HeartbeatInterval, s.log)
 	r.keeper.standby = f.standby
 	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
-	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log}
+	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
+		wake: make(chan struct{}, 1)}
 	return r
 }
 
@@ -188,7 +192,7 @@ func (r *runner) mayRun(j *record.Job) error {
 		return nil
 	case j.State == record.ResyncRequired && !strings.HasPrefix(j.Reason, otherSystem):
 		return &millrace.Error{Kind: millrace.KindResync, Op: "run job " + j.Name, Err: errors.New(or(j.Reason, "it needs a new first load")),
-			Hint: or(j.Hint, "millrace bootstrap --restart-snapshot --yes")}
+			Hint: or(j.Hint, restartHint)}
 	}
 	return nil
 }
@@ -246,10 +250,13 @@ func (r *runner) unfinished() error {
 	}
 	return &millrace.Error{Kind: millrace.KindResync, Op: "run job " + j.Name,
 		Err:  errors.New("the first load was interrupted, and its snapshot is gone"),
-		Hint: "millrace bootstrap --restart-snapshot --yes empties the tables that were copied and starts over"}
+		Hint: restartHint}
 }
 
 func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
+	if j != nil {
+		r.watch.follows(j.Slot)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record, r.cp = j, cp
@@ -301,7 +308,40 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
-	return e.relay.Run(ctx)
+	return r.judge(ctx, j, e.relay.Run(ctx))
+}
+
+// judge looks closer at a source that was refused. The slot of a loaded job that
+// does not exist was dropped, and with it the changes since: no later run can
+// help. Another system can be the right one at the next start, if the URL is
+// wrong.
+func (r *runner) judge(ctx context.Context, j *record.Job, err error) error {
+	kind := millrace.KindOf(err)
+	if err == nil || kind != millrace.KindPreflight && kind != millrace.KindResync {
+		return err
+	}
+	conn, e := r.source.Connect(ctx, session.Watch)
+	if e != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	server, e := catalog.ReadServer(ctx, conn)
+	if e != nil {
+		return err
+	}
+	refused := &millrace.Error{Kind: millrace.KindResync, Peer: millrace.PeerSource, Hint: restartHint}
+	if server.SystemID != j.SystemID {
+		refused.Op = otherSystem
+		refused.Err = fmt.Errorf("it is %s, the job follows %s", server.SystemID, j.SystemID)
+		refused.Hint = "point the source's URL at the server that the job was loaded from; if that is gone: " + restartHint
+		return refused
+	}
+	slot, e := catalog.ReadSlot(ctx, conn, j.Slot)
+	if e != nil || slot != nil {
+		return err
+	}
+	refused.Op, refused.Err = "run job "+r.Job, fmt.Errorf("slot %s is gone, and with it the changes since", j.Slot)
+	return refused
 }
 
 func (r *runner) relayOptions() relay.Options {
@@ -331,6 +371,7 @@ func (r *runner) relayOptions() relay.Options {
 			r.cp = cp
 			r.mu.Unlock()
 			r.keeper.own()
+			r.watch.lookNow()
 		},
 		Log: r.log,
 	}
@@ -352,7 +393,7 @@ func (r *runner) verdict(ctx context.Context, err error) (state record.State, re
 	reason, hint = oneLine(err.Error()), oneLine(millrace.HintOf(err))
 	switch millrace.KindOf(err) {
 	case millrace.KindResync:
-		return record.ResyncRequired, reason, or(hint, "millrace bootstrap --restart-snapshot --yes")
+		return record.ResyncRequired, reason, or(hint, restartHint)
 	case millrace.KindPreflight, millrace.KindConfig, millrace.KindRetry:
 		return record.Stopped, reason, hint
 	}

@@ -48,6 +48,7 @@ func TestScripts(t *testing.T) {
 			from, to := source.NewDB(tb), target.NewDB(tb)
 			e.Setenv("MILLRACE_FROM", from.URL())
 			e.Setenv("MILLRACE_TO", to.URL())
+			e.Setenv("OTHER_SERVER", target.URL("postgres"))
 			e.Setenv("JOB", from.Name)
 			e.Setenv("SOURCE_PORT", strconv.Itoa(source.Port()))
 			e.Setenv("PGBIN", filepath.Dir(source.Bin("psql")))

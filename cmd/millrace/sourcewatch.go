@@ -18,21 +18,22 @@ import (
 
 const (
 	// watchEvery is how often the source's position and the slot are read.
-	watchEvery = time.Second
+	watchEvery = 500 * time.Millisecond
 	// watchRetry is the longest pause between tries to reach the source.
 	watchRetry = 30 * time.Second
 )
 
-// sourceWatch knows where the source and the job's slot are, as of a second
-// ago. It only reads, on a connection of its own.
+// sourceWatch knows where the source and the job's slot are, as of half a
+// second ago. It only reads, on a connection of its own.
 type sourceWatch struct {
 	source   *session.Endpoint
-	slotName string
 	progress *relay.Progress
 	alarms   *alarms
 	log      *slog.Logger
+	wake     chan struct{}
 
 	mu       sync.Mutex
+	slotName string
 	server   *catalog.Server // kept when the source can't be reached
 	position millrace.LSN    // 0: unknown now
 	slot     *catalog.Slot   // nil: unknown now, or there is none
@@ -76,9 +77,18 @@ func (w *sourceWatch) follow(ctx context.Context, conn *pgx.Conn) error {
 		}
 		select {
 		case <-tick.C:
+		case <-w.wake:
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// lookNow has the slot read at once: it is known to have changed.
+func (w *sourceWatch) lookNow() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -90,7 +100,10 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	slot, err := catalog.ReadSlot(ctx, conn, w.slotName)
+	w.mu.Lock()
+	name := w.slotName
+	w.mu.Unlock()
+	slot, err := catalog.ReadSlot(ctx, conn, name)
 	if err != nil {
 		return err
 	}
@@ -104,6 +117,13 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	w.progress.Observe(position, now)
 	w.alarms.judge(slot, w.progress.Lag(now))
 	return nil
+}
+
+// follows sets the name of the slot: once there is a record, that counts.
+func (w *sourceWatch) follows(slot string) {
+	w.mu.Lock()
+	w.slotName = slot
+	w.mu.Unlock()
 }
 
 // know takes note of the server.

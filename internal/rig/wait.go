@@ -26,6 +26,15 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() bool, what ...a
 	}
 }
 
+// Linger lets time pass in a test of what must not happen meanwhile, such as a
+// timeout of the server's; what it is stands in why, for the reader. To wait for
+// something that happens there is Eventually.
+func Linger(t testing.TB, d time.Duration, why string) {
+	t.Helper()
+	t.Logf("%v pass: %s", d, why)
+	time.Sleep(d)
+}
+
 func describe(what []any) string {
 	parts := make([]string, len(what))
 	for i, w := range what {

@@ -30,37 +30,52 @@ const totalsQuery = `SELECT
 	(SELECT sum(bbalance) FROM pgbench_branches), (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
 	(SELECT count(*) FROM pgbench_history), pg_postmaster_start_time()`
 
-// totals asks the target again and again. While the target is down there is no
-// answer, which is all right; a wrong one never is.
+// briefQuery looks at the two small tables: cheap enough to be asked often.
+const briefQuery = `SELECT (SELECT sum(tbalance) FROM pgbench_tellers), (SELECT sum(bbalance) FROM pgbench_branches)`
+
+// totals asks the target again and again, now and then for everything. While
+// the target is down there is no answer, which is all right; a wrong one never
+// is.
 func (w *watch) totals(ctx context.Context) {
 	longest, server := 0, ""
-	for pause(ctx, 20*time.Millisecond) {
-		began := time.Now()
-		row, err := w.target.TryQuery(w.targetDB.Name, totalsQuery)
+	for i := 0; pause(ctx, 10*time.Millisecond); i++ {
+		began, q := time.Now(), briefQuery
+		if i%8 == 0 {
+			q = totalsQuery
+		}
+		row, err := w.target.TryQuery(w.targetDB.Name, q)
 		if err != nil {
 			continue
 		}
 		w.totalsSeen++
 		f := strings.Split(row, "|")
-		if len(f) != 6 || f[0] != f[1] || f[1] != f[2] || f[2] != f[3] {
-			w.t.Errorf("a reader saw a broken total (accounts|tellers|branches|history|rows|since): %s", row)
+		if len(f) < 2 || len(slices.Compact(slices.Clone(f[:min(4, len(f))]))) != 1 {
+			w.t.Errorf("a reader saw a broken total: %s\n%s", row, q)
 			w.failed()
 			return
 		}
-		if f[5] != server {
-			// A crash takes commits that were visible and not yet durable.
-			longest, server = 0, f[5]
-		}
-		rows, err := strconv.Atoi(f[4])
-		if err != nil || rows < longest {
-			w.t.Errorf("the history went back from %d rows to %s: %v", longest, f[4], err)
-			w.failed()
+		if q == totalsQuery && !w.grows(&longest, &server, f[4], f[5]) {
 			return
 		}
-		longest = rows
 		// At most half of the time: what is watched needs the machine too.
 		pause(ctx, time.Since(began))
 	}
+}
+
+// grows checks that the history only gets longer while one server runs. A crash
+// takes commits that were visible and not yet durable.
+func (w *watch) grows(longest *int, server *string, rows, since string) bool {
+	if since != *server {
+		*longest, *server = 0, since
+	}
+	n, err := strconv.Atoi(rows)
+	if err != nil || n < *longest {
+		w.t.Errorf("the history went back from %d rows to %s: %v", *longest, rows, err)
+		w.failed()
+		return false
+	}
+	*longest = n
+	return true
 }
 
 // slot checks that the source never forgets what the target could still need:
@@ -69,12 +84,12 @@ func (w *watch) totals(ctx context.Context) {
 func (w *watch) slot(ctx context.Context) {
 	for pause(ctx, 50*time.Millisecond) {
 		confirmed, err := w.source.TryQuery("postgres",
-			"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'millrace_"+w.job.Name+"'")
+			"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'millrace_"+w.sourceDB.Name+"'")
 		if err != nil || confirmed == "" {
 			continue
 		}
 		row, err := w.target.TryQuery(w.targetDB.Name,
-			fmt.Sprintf("SELECT acked_lsn >= '%s', acked_lsn FROM millrace.job WHERE job = '%s'", confirmed, w.job.Name))
+			fmt.Sprintf("SELECT acked_lsn >= '%s', acked_lsn FROM millrace.job WHERE job = '%s'", confirmed, w.sourceDB.Name))
 		if err != nil {
 			continue
 		}

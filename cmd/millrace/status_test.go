@@ -1,0 +1,72 @@
+package main
+
+import (
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/web"
+)
+
+func lsn(t *testing.T, s string) *millrace.LSN {
+	t.Helper()
+	l, err := millrace.ParseLSN(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &l
+}
+
+func TestStatusText(t *testing.T) {
+	at := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	running := &web.Status{Job: "shop", State: "streaming", Reason: "connect to source: connection refused",
+		Condition: web.Known("source_unreachable"), HeartbeatAt: &web.Time{Time: at}, HTTP: web.Known("127.0.0.1:8642"),
+		Source: web.Source{SystemID: web.Known("77"), Timeline: web.Known(int32(2)), Slot: "millrace_shop"},
+		Destination: web.Destination{AckedLSN: lsn(t, "16/B374D848"), CommittedLSN: lsn(t, "16/B374D000"),
+			ConsistentFrom: lsn(t, "16/A0000000")},
+		Lag: relay.Lag{Seconds: web.Known(75.25), Bytes: web.Known(int64(5 << 30)), Transactions: web.Known(int64(123456)),
+			WaitsFor: web.Known("apply")},
+		Fallbacks: web.Known(int64(12)),
+		Alarms:    []web.Alarm{{Name: "max_replication_lag", Since: web.Time{Time: at}, Message: "the destination is behind"}},
+		Tables: []web.Table{
+			{Table: "public.orders", State: "streaming", RowsCopied: web.Known(int64(1234567)), BytesCopied: web.Known(int64(98 << 20)), Changes: web.Known(int64(42))},
+			{Table: `public."Odd"`, State: "waiting"},
+		}}
+	stopped := &web.Status{Job: "shop", State: "stopped", Reason: "no heartbeat; the state was streaming",
+		Hint: "millrace run takes the job up again", StoppedAt: &web.Time{Time: at},
+		Source: web.Source{Slot: "millrace_shop", SlotActive: web.Known(false), WALStatus: web.Known("unreserved"),
+			ConfirmedFlushLSN: lsn(t, "0/10"), RetainedWALBytes: web.Known(int64(1 << 20)), SafeWALSizeBytes: web.Known(int64(512))},
+		LoadStarted: &web.Time{Time: at}}
+	now := at.Add(1500 * time.Millisecond)
+	golden(t, filepath.Join("testdata", "status.txt"), statusText(running, now)+"\n"+statusText(stopped, now))
+}
+
+func TestAlarms(t *testing.T) {
+	var log strings.Builder
+	a := newAlarms(1000, 2000, slog.New(slog.NewTextHandler(&log, nil)))
+	slot := &catalog.Slot{Name: "s", RetainedBytes: 2001, WALStatus: "reserved"}
+	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1000))})
+	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1001))})
+	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1002))})
+	got := a.list()
+	if len(got) != 2 || got[0].Name != "max_replication_lag" || got[1].Name != "wal_retention_alarm" {
+		t.Errorf("alarms %v", got)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d lines for two alarms:\n%s", n, &log)
+	}
+	a.judge(nil, relay.Lag{})
+	if len(a.list()) != 0 || strings.Count(log.String(), "alarm ended") != 2 {
+		t.Errorf("not ended: %v\n%s", a.list(), &log)
+	}
+	slot.RetainedBytes, slot.WALStatus = 0, "unreserved"
+	a.judge(slot, relay.Lag{})
+	if got := a.list(); len(got) != 1 || got[0].Name != "wal_status" {
+		t.Errorf("alarms %v", got)
+	}
+}

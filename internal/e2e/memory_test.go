@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/blackbox"
+)
+
+// budget is the default of resources.memory_budget.
+const budget = 128 << 20
+
+// TestMemory: the peak of the process's resident memory, as the kernel counts
+// it, while much passes.
+func TestMemory(t *testing.T) {
+	rows, backlog, load := 500_000, 20_000, 300_000
+	if full() {
+		rows, backlog, load = 5_000_000, 200_000, 20_000_000
+	}
+	wait := patience
+	if full() {
+		wait = 15 * time.Minute
+	}
+	p := newPair(t, plan{schema: fmt.Sprintf(`CREATE TABLE wide (id int PRIMARY KEY, a text, b numeric, c timestamptz);
+		CREATE TABLE loaded (id int PRIMARY KEY, v text);
+		INSERT INTO loaded SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, %d) i`, load),
+		options: func(o *blackbox.Options, _ *pair) { o.Extra = "" }})
+	report := func(what string) {
+		peak := p.peak(t)
+		t.Logf("%s: peak %d MiB", what, peak>>20)
+		t.Attr("peak after "+what, strconv.FormatInt(peak>>20, 10)+" MiB")
+		if peak > budget {
+			t.Errorf("after %s the peak of resident memory is %d MiB, the budget %d", what, peak>>20, budget>>20)
+		}
+	}
+	await := func() {
+		if err := p.Wait(wait); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Start(t, "--bootstrap")
+	await()
+	report("the first load")
+
+	p.source.SQL(t, fmt.Sprintf("INSERT INTO wide SELECT i, repeat(md5(i::text), 4), i / 3.0, now() FROM generate_series(1, %d) i", rows))
+	await()
+	report("a large transaction of inserts")
+	p.source.SQL(t, "UPDATE wide SET b = b + 1")
+	await()
+	report("a large transaction of updates")
+	if code := p.Stop(t); code != blackbox.Done {
+		t.Errorf("exit code %d", code)
+	}
+
+	p.source.SQL(t, fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..%d LOOP
+		UPDATE wide SET a = 'n' || i, c = clock_timestamp() WHERE id = 1 + i %% 1000; INSERT INTO loaded VALUES (-i, repeat('y', 500)); COMMIT; END LOOP; END $$`, backlog))
+	p.Start(t)
+	await()
+	report("a backlog of small transactions")
+	p.source.SQL(t, "DELETE FROM wide")
+	await()
+	report("a large transaction of deletes")
+	p.finish(t)
+}
+
+var vmHWM = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// peak is the most resident memory that the process has had.
+func (p *pair) peak(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if os.IsNotExist(err) {
+		t.Skip("only Linux says what a process's peak was")
+	}
+	m := vmHWM.FindSubmatch(b)
+	if err != nil || m == nil {
+		t.Fatalf("no peak: %v\n%s", err, b)
+	}
+	kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
