@@ -300,3 +300,53 @@ func fakeRoute(b *testing.B, rel *millrace.Relation) *route {
 type nowhere struct{ net.Conn }
 
 func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
+
+// BenchmarkLatency measures one transaction at a time, until it is visible.
+func BenchmarkLatency(b *testing.B) {
+	p := newBenchPair(b, benchDDL)
+	s := p.open(b)
+	m := &maker{lsn: p.point + 1000}
+	i := 0
+	for b.Loop() {
+		t := m.small(i)
+		i++
+		end := t.End
+		if err := s.Write(context.Background(), t); err != nil {
+			b.Fatal(err)
+		}
+		s.Flush()
+		if _, err := s.Visible(context.Background(), end-1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkManyTables measures the first changes of a hundred tables.
+func BenchmarkManyTables(b *testing.B) {
+	var ddl strings.Builder
+	for i := range 100 {
+		ddl.WriteString("CREATE TABLE t" + strconv.Itoa(i) + " (id int PRIMARY KEY, v int, w text);")
+	}
+	for b.Loop() {
+		b.StopTimer()
+		p := newBenchPair(b, ddl.String())
+		s := p.open(b)
+		m := &maker{lsn: p.point + 1000}
+		var txns []*millrace.Txn
+		for i := range 100 {
+			rel := table("t"+strconv.Itoa(i), int4Column("id"), int4Column("v"), textColumn("w"))
+			for j := range 100 {
+				row := m.row(3)
+				row[0], row[1], row[2] = m.int4(j), m.int4(j), m.text("w")
+				txns = append(txns, m.txn(millrace.Change{Op: millrace.Insert, Rel: rel, New: row}))
+			}
+		}
+		b.StartTimer()
+		feed(b, p, s, txns)
+		b.StopTimer()
+		if err := s.Close(); err != nil {
+			b.Error(err)
+		}
+		b.StartTimer()
+	}
+}

@@ -17,6 +17,7 @@ type queue struct {
 	mu    sync.Mutex
 	prep  *batch
 	spare *batch // nil while the executor has it
+	taken int64  // bytes that the executor holds
 	// idle: the executor waits on ready for the next batch.
 	idle  bool
 	ready chan *batch
@@ -180,7 +181,7 @@ func (q *queue) take(now time.Time) *batch {
 	if end := b.end(); end > q.written {
 		q.written, q.wrote = end, now
 	}
-	q.prep, q.spare = q.spare, nil
+	q.prep, q.spare, q.taken = q.spare, nil, b.held
 	select {
 	case q.room <- struct{}{}:
 	default:
@@ -203,7 +204,7 @@ func (q *queue) next(done *batch) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if done != nil {
-		q.spare = done
+		q.spare, q.taken = done, 0
 	}
 	if now := time.Now(); q.isReady(now) {
 		return q.take(now)
@@ -281,9 +282,9 @@ func (q *queue) close() {
 	}
 }
 
-// hold gives the memory held in preparation.
+// hold gives the memory that transactions hold here.
 func (q *queue) hold() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.prep.held
+	return q.prep.held + q.taken
 }

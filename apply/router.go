@@ -152,6 +152,25 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	if err := x.connect(ctx); err != nil {
 		return nil, err
 	}
+	r, err := x.newRoute(ctx, rel)
+	if x.surveyed[rel.Name] != nil {
+		delete(x.surveyed, rel.Name)
+		if millrace.KindOf(err) == millrace.KindData { // it has changed since
+			r, err = x.newRoute(ctx, rel)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.why != "" && !r.blind && x.warned[rel.Name] != r.why {
+		x.log.Warn("updates and deletes go row by row", "table", rel.Name, "reason", r.why)
+		x.warned[rel.Name] = r.why
+	}
+	x.routes[rel], x.targets[rel.Name] = r, r.to
+	return r, nil
+}
+
+func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, error) {
 	to, err := x.describe(ctx, rel.Name)
 	if err != nil {
 		return nil, err
@@ -161,22 +180,15 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 		return nil, err
 	}
 	r, err := newRoute(rel, to)
-	if err != nil {
+	if err != nil || !r.sets {
+		return r, err
+	}
+	if err := x.explain(ctx, []probe{{to, r.index}}); err != nil {
 		return nil, err
 	}
-	if r.sets {
-		if err := x.explain(ctx, []probe{{to, r.index}}); err != nil {
-			return nil, err
-		}
-		if !to.searched[r.index.OID] {
-			r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
-		}
+	if !to.searched[r.index.OID] {
+		r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
 	}
-	if r.why != "" && !r.blind && x.warned[rel.Name] != r.why {
-		x.log.Warn("updates and deletes go row by row", "table", rel.Name, "reason", r.why)
-		x.warned[rel.Name] = r.why
-	}
-	x.routes[rel], x.targets[rel.Name] = r, to
 	return r, nil
 }
 

@@ -27,8 +27,10 @@ type Options struct {
 	MaxBatchRows  int
 	MaxBatchBytes int64
 	// MaxHeld bounds the memory of the transactions that are held, executed and
-	// in preparation together; 0 means 16 MiB. It is overrun by at most one
-	// Txn.
+	// in preparation together, with what folding adds to them; 0 means 16 MiB.
+	// Each half is overrun by at most one Txn. Beside it a sink needs one
+	// statement (MaxBatchBytes, or its largest row) and some 20 MiB that it
+	// keeps from batch to batch.
 	MaxHeld int64
 	// TruncateAsDelete applies TRUNCATE as DELETE, which older snapshots of
 	// readers survive.

@@ -233,6 +233,46 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestStopWhileBlocked: a Write that gives up because of its context leaves what
+// came before it to Drain, and nothing can come behind the gap.
+func TestStopWhileBlocked(t *testing.T) {
+	p := newPair(t, true, "CREATE TABLE a (id int PRIMARY KEY)")
+	p.opt.Group = 1
+	s := p.open(t)
+	txns := p.change(t, "INSERT INTO a VALUES (1); INSERT INTO a VALUES (2); INSERT INTO a VALUES (3); INSERT INTO a VALUES (4)")
+	lock := dial(t, p.dst.URL())
+	exec(t, lock, "BEGIN; LOCK TABLE a IN SHARE MODE")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	written := 0
+	for _, txn := range txns {
+		if written == 2 { // one is executed, one is held: the next must wait
+			time.AfterFunc(50*time.Millisecond, cancel)
+		}
+		if err := s.Write(ctx, txn); err != nil {
+			break
+		}
+		written++
+	}
+	if written != 2 {
+		t.Fatalf("%d transactions were taken", written)
+	}
+	if err := s.Write(t.Context(), txns[3]); millrace.KindOf(err) != millrace.KindRetry {
+		t.Errorf("behind the gap: %v", err)
+	}
+	exec(t, lock, "ROLLBACK")
+	if at, err := s.Drain(t.Context()); err != nil || at != txns[1].End {
+		t.Errorf("drained to %s, %v; want %s", at, err, txns[1].End)
+	}
+	if n := p.dst.Query(t, "SELECT count(*) FROM a"); n != "2" {
+		t.Errorf("%s rows", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	p.released(t)
+}
+
 // TestCrashOfTheTarget loses what was visible and not durable, and nothing that
 // was reported as durable.
 func TestCrashOfTheTarget(t *testing.T) {

@@ -19,7 +19,7 @@ type Stats struct {
 	// of them.
 	Changes uint64
 	Busy    time.Duration // spent on executing
-	Held    int64         // bytes of transactions in preparation
+	Held    int64         // bytes of transactions that are held now
 }
 
 type counters struct {

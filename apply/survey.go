@@ -30,7 +30,6 @@ func (x *router) describe(ctx context.Context, name millrace.TableName) (*target
 			names = append(names, t.Name)
 		}
 	} else if t := x.surveyed[name]; t != nil && time.Since(x.surveyedAt) < surveyValid {
-		delete(x.surveyed, name)
 		return t, nil
 	}
 	found, err := catalog.DescribeByName(ctx, x.conn, names)
@@ -49,8 +48,8 @@ func (x *router) describe(ctx context.Context, name millrace.TableName) (*target
 	t := targets[name]
 	if x.surveyed == nil {
 		x.survey(ctx, targets)
+		delete(x.surveyed, name)
 	}
-	delete(x.surveyed, name)
 	switch {
 	case found[name] == nil:
 		return nil, dataError(name, errors.New("no such table at the destination"),

@@ -98,12 +98,12 @@ func (r reader) run(ctx context.Context, s *stage) (_ sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m := startMeter(s, 0)
-	c, err := startChild(ctx, r.program(s), r.args(s)...)
+	c, err := startClient(ctx, r.program(s), r.args(s)...)
 	if err != nil {
 		return sample{}, err
 	}
-	watch := watchMemory(c.pid())
-	cpu, err := c.wait()
+	watch := watchMemory(c.PID())
+	cpu, err := c.finish()
 	peak, _ := watch.stop()
 	if err != nil {
 		return sample{}, err
@@ -222,5 +222,3 @@ func (w *memoryWatch) stop() (peak, middle int64) {
 	<-w.done
 	return w.peak, int64(median(w.all))
 }
-
-var errStopped = errors.New("ended before the backlog was drained")

@@ -226,12 +226,12 @@ func millraceLoad(streams int) func(context.Context, *stage, *sample) error {
 		if err != nil {
 			return err
 		}
-		c, err := startChild(ctx, s.millrace, "bootstrap", "-q", "-c", config)
+		c, err := startClient(ctx, s.millrace, "bootstrap", "-q", "-c", config)
 		if err != nil {
 			return err
 		}
-		watch := watchMemory(c.pid())
-		cpu, err := c.wait()
+		watch := watchMemory(c.PID())
+		cpu, err := c.finish()
 		m.PeakBytes, m.MedianBytes = watch.stop()
 		m.ClientCPU = seconds(cpu)
 		return err

@@ -24,8 +24,8 @@ const (
 
 // millraceApplier is the program itself, run as a user would.
 type millraceApplier struct {
-	child *child
-	watch *memoryWatch
+	client *client
+	watch  *memoryWatch
 }
 
 func (*millraceApplier) name() string { return nameMillrace }
@@ -85,25 +85,23 @@ func (a *millraceApplier) start(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if a.child, err = startChild(ctx, s.millrace, "run", "-c", config); err != nil {
-		a.child = nil
+	c, err := startClient(ctx, s.millrace, "run", "-c", config)
+	if err != nil {
 		return err
 	}
-	a.watch = watchMemory(a.child.pid())
+	a.client, a.watch = c, watchMemory(c.PID())
 	return nil
 }
 
 func (a *millraceApplier) broken() error {
-	select {
-	case <-a.child.done:
-		return a.child.failure(errStopped.Error())
-	default:
+	if a.client.Alive() {
 		return nil
 	}
+	return a.client.failure(errors.Join(errStopped, a.client.Wait()))
 }
 
 func (a *millraceApplier) observe(ctx context.Context, s *stage, m *sample) {
-	m.ClientCPU = seconds(cpuOf(a.child.pid()))
+	m.ClientCPU = seconds(cpuOf(a.client.PID()))
 	m.RowPath = s.rowPath(ctx)
 	m.PeakBytes, m.MedianBytes = a.watch.stop()
 	a.watch = nil
@@ -142,9 +140,9 @@ func (a *millraceApplier) disarm(ctx context.Context, s *stage) error {
 		a.watch.stop()
 		a.watch = nil
 	}
-	if a.child != nil {
-		err = a.child.terminate()
-		a.child = nil
+	if a.client != nil {
+		err = a.client.terminate()
+		a.client = nil
 	}
 	return errors.Join(err, s.source.dropSlot(ctx, millraceSlot))
 }

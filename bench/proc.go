@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// Without /proc, that is elsewhere than on Linux, there are times but no CPU and
+// memory figures.
+
 // tick is the unit of the times in /proc: USER_HZ is 100 on every Linux that
 // Go runs on.
 const tick = 10 * time.Millisecond

@@ -46,13 +46,18 @@ func newAssembler(m *memory, history *millrace.History, from millrace.LSN, put f
 // errClosed is returned when the queue does not take anything any more.
 var errClosed = errors.New("the source was closed")
 
+// misplaced is the error about a message that cannot come where it came.
+func misplaced(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{pgoutput.ErrMalformed}, args...)...)
+}
+
 func (a *assembler) onBegin(msg []byte) error {
 	m, err := pgoutput.ParseBegin(msg)
 	if err != nil {
 		return err
 	}
 	if a.open {
-		return fmt.Errorf("transaction %d begins inside of transaction %d", m.XID, a.begin.XID)
+		return misplaced("transaction %d begins inside of transaction %d", m.XID, a.begin.XID)
 	}
 	a.open, a.begin = true, m
 	// Not <=: where nothing was applied yet, both positions of the checkpoint
@@ -85,7 +90,7 @@ func (a *assembler) onCommit(msg []byte) (empty millrace.LSN, err error) {
 		return 0, err
 	}
 	if !a.open || m.Commit != a.begin.Commit {
-		return 0, fmt.Errorf("commit at %v of a transaction that did not begin", m.Commit)
+		return 0, misplaced("commit at %v of a transaction that did not begin", m.Commit)
 	}
 	a.open = false
 	if a.skip {
@@ -104,7 +109,7 @@ func (a *assembler) onCommit(msg []byte) (empty millrace.LSN, err error) {
 // row reads a change of one row. An unmatched relation has no rel.
 func (a *assembler) row(m replication.Message, rel *millrace.Relation) error {
 	if !a.open {
-		return fmt.Errorf("change outside of a transaction")
+		return misplaced("change outside of a transaction")
 	}
 	a.seq++ // also of what is passed over: a position must not depend on patterns
 	if rel == nil {
@@ -158,7 +163,7 @@ func (a *assembler) row(m replication.Message, rel *millrace.Relation) error {
 func checkRow(c *millrace.Change) error {
 	n := len(c.Rel.Columns)
 	if c.New != nil && len(c.New) != n || c.Old != nil && len(c.Old) != n {
-		return fmt.Errorf("%v of table %v: rows of %d and %d values, but %d columns", c.Op, c.Rel.Name, len(c.Old), len(c.New), n)
+		return misplaced("%v of table %v: rows of %d and %d values, but %d columns", c.Op, c.Rel.Name, len(c.Old), len(c.New), n)
 	}
 	if c.OldFull && c.Op == millrace.Update {
 		for i := range c.New {
@@ -173,7 +178,7 @@ func checkRow(c *millrace.Change) error {
 // truncate adds a TRUNCATE of tables that are all in the job's set.
 func (a *assembler) truncate(rels []*millrace.Relation, restart bool) error {
 	if !a.open {
-		return fmt.Errorf("truncate outside of a transaction")
+		return misplaced("truncate outside of a transaction")
 	}
 	a.seq++
 	if len(rels) == 0 {

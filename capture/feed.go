@@ -87,7 +87,7 @@ func (f *feed) explain(err error) error {
 		}
 		return err
 	case errors.As(err, &known):
-		if known.LSN == 0 && f.asm.open {
+		if known.Kind == millrace.KindData && known.LSN == 0 && f.asm.open {
 			known.LSN = f.asm.begin.Commit
 		}
 		return err

@@ -18,7 +18,8 @@ func dropOrigin(ctx context.Context, db DB, job string) error {
 	_, err := db.Exec(ctx, `
 		SELECT pg_catalog.pg_replication_origin_drop(o.roname)
 		  FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1`, Origin(job))
-	if session.SQLState(err) == "42501" {
+	switch session.SQLState(err) {
+	case "42501", "55006": // not allowed, or still held by a backend that is ending
 		return nil
 	}
 	return wrap("drop the replication origin", err)

@@ -132,7 +132,7 @@ func (c *Conn) DropSlot(ctx context.Context, name string, wait bool) error {
 
 // senderTimeout gives the server's wal_sender_timeout, 0 for none.
 func (c *Conn) senderTimeout(ctx context.Context) (time.Duration, error) {
-	row, err := c.row(ctx, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'", 1)
+	row, err := c.row(ctx, "SELECT (EXTRACT(epoch FROM pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval) * 1000)::pg_catalog.int8", 1)
 	if err != nil {
 		return 0, err
 	}

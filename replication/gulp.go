@@ -19,6 +19,9 @@ import (
 // that the kernel enlarges never fills, and a low-water mark that keeps what
 // arrives during the pause from waking the thread that polls the network.
 //
+// All that is about a server nearby. Over a distance a small buffer would bound
+// the throughput to its size a round trip, so it is left to the kernel there.
+//
 // A pause must cost nothing when there is little to do, so there is one only
 // while much is coming in. And it bounds what can be read to a buffer a pause.
 // That is a gain while messages are small and their number is what costs; with
@@ -30,6 +33,7 @@ const (
 	hotWindow     = 5 * time.Millisecond
 	hotFor        = 50 * time.Millisecond // how long one hot window has an effect
 	largeMessage  = 512
+	nearby        = 500 * time.Microsecond // the longest round trip for a small buffer
 )
 
 // frame is one message of the connection.
@@ -154,13 +158,13 @@ func (g *gulp) tooLarge(size int64) error {
 
 // pace decides when to pause before a read.
 type pace struct {
-	lowWater *lowWater // nil where there is none
-	since    time.Time // start of the window
-	bytes    int       // read in the window
-	until    time.Time // pace reads until then
-	last     int       // size of the last read
-	frames   int       // frames since the last read
-	now      time.Time // of the last read
+	socket *socket
+	since  time.Time // start of the window
+	bytes  int       // read in the window
+	until  time.Time // pace reads until then
+	last   int       // size of the last read
+	frames int       // frames since the last read
+	now    time.Time // of the last read
 }
 
 // saw counts a read.
@@ -176,12 +180,12 @@ func (p *pace) saw(n int) {
 	}
 }
 
-// rest pauses if there is much to do.
+// rest pauses if there is much to do and all that has arrived was read.
 func (p *pace) rest() {
-	if !p.now.Before(p.until) || p.last >= receiveBuffer && p.last > p.frames*largeMessage {
+	if !p.now.Before(p.until) || p.last >= receiveBuffer && p.last > p.frames*largeMessage || !p.socket.drained() {
 		return
 	}
-	p.lowWater.set(receiveBuffer)
+	p.socket.lowWater(receiveBuffer)
 	time.Sleep(pause)
-	p.lowWater.set(1)
+	p.socket.lowWater(1)
 }

@@ -13,24 +13,19 @@ func rawConn(conn net.Conn) net.Conn {
 	return conn
 }
 
-// limitReceiveBuffer fixes the size of the socket's receive buffer.
-func limitReceiveBuffer(conn net.Conn) {
-	if tcp, ok := rawConn(conn).(*net.TCPConn); ok {
-		// Without it the stream is only slower.
-		_ = tcp.SetReadBuffer(receiveBuffer)
-	}
+// socket is what pacing needs of the TCP socket beneath a connection. A nil
+// socket, of a connection over something else, can do nothing.
+type socket struct {
+	tcp *net.TCPConn
+	raw syscall.RawConn
+	tls bool // what is read comes in records, not as it lies in the socket
+
+	bytes             int  // argument of setLowWater
+	found             bool // result of peek
+	setLowWater, peek func(fd uintptr)
 }
 
-// lowWater sets how many bytes must have arrived for a socket to count as
-// readable.
-type lowWater struct {
-	raw   syscall.RawConn
-	bytes int
-	apply func(fd uintptr)
-}
-
-// newLowWater gives nil for what is no TCP socket.
-func newLowWater(conn net.Conn) *lowWater {
+func newSocket(conn net.Conn) *socket {
 	tcp, ok := rawConn(conn).(*net.TCPConn)
 	if !ok {
 		return nil
@@ -39,16 +34,37 @@ func newLowWater(conn net.Conn) *lowWater {
 	if err != nil {
 		return nil
 	}
-	l := &lowWater{raw: raw}
-	l.apply = func(fd uintptr) { setLowWater(fd, l.bytes) }
-	return l
+	s := &socket{tcp: tcp, raw: raw, tls: conn != net.Conn(tcp)}
+	s.setLowWater = func(fd uintptr) { setLowWater(fd, s.bytes) }
+	s.peek = func(fd uintptr) { s.found = peek(fd) }
+	return s
 }
 
-func (l *lowWater) set(bytes int) {
-	if l == nil {
-		return
+// limit fixes the size of the receive buffer.
+func (s *socket) limit(bytes int) {
+	if s != nil {
+		// Without it the stream is only slower.
+		_ = s.tcp.SetReadBuffer(bytes)
 	}
-	l.bytes = bytes
-	// Fails only on a connection that is closed.
-	_ = l.raw.Control(l.apply)
+}
+
+// lowWater sets how many bytes must have arrived for the socket to count as
+// readable.
+func (s *socket) lowWater(bytes int) {
+	if s != nil {
+		s.bytes = bytes
+		// Fails only on a connection that is closed.
+		_ = s.raw.Control(s.setLowWater)
+	}
+}
+
+// drained tells whether everything that has arrived was read. Without TLS a
+// read that does not fill its buffer has done that.
+func (s *socket) drained() bool {
+	if s == nil || !s.tls {
+		return true
+	}
+	s.found = true
+	_ = s.raw.Control(s.peek) // likewise
+	return !s.found
 }

@@ -68,7 +68,7 @@ var ErrInterrupted = errors.New("the stream was interrupted")
 // Stream from here on, whether that succeeds or not. Until the first Ack
 // nothing is reported as flushed, so the slot does not move.
 func (c *Conn) Start(ctx context.Context, opt Options) (*Stream, error) {
-	timeout, err := c.senderTimeout(ctx)
+	timeout, trip, err := c.measure(ctx)
 	if err != nil {
 		return nil, errors.Join(err, c.pg.Close(ctx))
 	}
@@ -80,6 +80,9 @@ func (c *Conn) Start(ctx context.Context, opt Options) (*Stream, error) {
 		return nil, err
 	}
 	s := newStream(hijacked.Conn, hijacked.PID, timeout, opt)
+	if trip <= nearby {
+		s.in.socket.limit(receiveBuffer)
+	}
 	unwatch := context.AfterFunc(ctx, s.Interrupt)
 	err = s.begin(startCommand(opt))
 	if !unwatch() && err == nil {
@@ -96,8 +99,22 @@ func (c *Conn) Start(ctx context.Context, opt Options) (*Stream, error) {
 	return s, nil
 }
 
+// measure gives the server's wal_sender_timeout and the shortest of a few round
+// trips.
+func (c *Conn) measure(ctx context.Context) (timeout, trip time.Duration, err error) {
+	for i := 0; i < 4 && (i == 0 || trip > nearby); i++ {
+		started := time.Now()
+		if timeout, err = c.senderTimeout(ctx); err != nil {
+			return 0, 0, err
+		}
+		if took := time.Since(started); i == 0 || took < trip {
+			trip = took
+		}
+	}
+	return timeout, trip, nil
+}
+
 func newStream(conn net.Conn, pid uint32, timeout time.Duration, opt Options) *Stream {
-	limitReceiveBuffer(conn)
 	return &Stream{
 		PID:  pid,
 		conn: conn,
@@ -105,7 +122,7 @@ func newStream(conn net.Conn, pid uint32, timeout time.Duration, opt Options) *S
 			src:  conn,
 			buf:  make([]byte, max(opt.BufferSize, minBuffer)),
 			max:  opt.MaxMessage,
-			pace: pace{lowWater: newLowWater(conn)},
+			pace: pace{socket: newSocket(conn)},
 		},
 		log:     opt.Log,
 		wake:    make(chan struct{}, 1),

@@ -46,6 +46,10 @@ func (j *Job) WaitFor(token string, timeout time.Duration) error {
 // ask asks once. Only an answer about the position is final: while the process
 // starts and loads it may not listen yet.
 func (j *Job) ask(token string, timeout time.Duration) (done bool, err error) {
+	there, err := j.target.Server.TryQuery(j.target.Name, "SELECT to_regclass('millrace.runtime')")
+	if err != nil || there == "" {
+		return false, errors.Join(err, errors.New("there is no millrace.runtime yet"))
+	}
 	// Killed processes leave their rows behind.
 	addr, err := j.target.Server.TryQuery(j.target.Name, fmt.Sprintf(
 		"SELECT http FROM millrace.runtime WHERE job = '%s' AND pid = %d ORDER BY heartbeat_at DESC LIMIT 1", j.Name, j.PID()))

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -58,35 +57,39 @@ func (p *pair) stopsInTime(t *testing.T) {
 	}
 }
 
-// TestStopWhileTargetIsLocked: it does not wait for the lock.
+// TestStopWhileTargetIsLocked: it does not wait for the lock, neither where it
+// applies nor, with a table that it meets for the first time, where it looks
+// the table up.
 func TestStopWhileTargetIsLocked(t *testing.T) {
 	t.Parallel()
-	p := running(t, plan{schema: eventsSchema})
-	release := p.lock(t, "t")
-	change := func() {
-		p.source.SQL(t, "INSERT INTO events SELECT i, 'x' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
-	}
-	change()
-	p.awaitBlocked(t)
-	p.stopsInTime(t)
-
-	// A second signal does not wait for anything.
-	change()
-	p.Start(t)
-	p.awaitBlocked(t)
-	p.Signal(t, syscall.SIGTERM)
-	began := time.Now()
-	if code := p.Stop(t); code != blackbox.No {
-		t.Errorf("exit code %d after a second signal, want %d", code, blackbox.No)
-	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("the program ended %v after the second signal", took)
-	}
-	release()
-	p.Start(t)
-	p.finish(t)
-	if rows := p.target.Query(t, "SELECT count(*) FROM events"); rows != "200" {
-		t.Errorf("%s events, want 200", rows)
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("table known %v", known), func(t *testing.T) {
+			t.Parallel()
+			p := running(t, plan{schema: eventsSchema})
+			changes := 0
+			change := func() {
+				changes++
+				p.source.SQL(t, "INSERT INTO events SELECT i, 'x' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
+			}
+			if known {
+				change()
+				p.sync(t)
+			}
+			release := p.lock(t, "t")
+			change()
+			p.awaitBlocked(t)
+			p.stopsInTime(t)
+			change()
+			p.Start(t)
+			p.awaitBlocked(t)
+			p.stopsInTime(t)
+			release()
+			p.Start(t)
+			p.finish(t)
+			if rows, want := p.target.Query(t, "SELECT count(*) FROM events"), fmt.Sprint(100*changes); rows != want {
+				t.Errorf("%s events, want %s", rows, want)
+			}
+		})
 	}
 }
 

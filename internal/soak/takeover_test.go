@@ -80,12 +80,23 @@ func (s *soak) takeOver(t *testing.T, oldStandsBy, nextStandsBy bool) {
 	}
 }
 
-// awaitWaiting waits until the instance says that it waits for the slot.
+// awaitWaiting waits until the instance says that it waits for the slot, and
+// then for as long as it takes one that was not told so to see that the other
+// lives.
 func (s *soak) awaitWaiting(t *testing.T, j *blackbox.Job) {
 	t.Helper()
 	var seen string
 	rig.Eventually(t, time.Minute, func() bool {
-		seen = s.targetDB.Query(t, fmt.Sprintf("SELECT condition FROM millrace.runtime WHERE job = '%s' AND pid = %d", j.Name, j.PID()))
+		seen = s.runtime(t, "condition", j)
 		return seen == "waiting_for_slot"
 	}, "the former instance waits for the slot, its condition is", &seen)
+	for range 3 {
+		beat := s.runtime(t, "heartbeat_at", s.job)
+		rig.Eventually(t, time.Minute, func() bool { return s.runtime(t, "heartbeat_at", s.job) != beat }, "the heartbeat moves")
+	}
+}
+
+func (s *soak) runtime(t *testing.T, column string, j *blackbox.Job) string {
+	t.Helper()
+	return s.targetDB.Query(t, fmt.Sprintf("SELECT %s FROM millrace.runtime WHERE job = '%s' AND pid = %d", column, j.Name, j.PID()))
 }

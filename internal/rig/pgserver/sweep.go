@@ -59,13 +59,15 @@ func sweep() error {
 		return err
 	}
 	defer r.Close()
-	dirs, err := filepath.Glob(filepath.Join(Dir(), "data", "*"))
+	// By the lock files, not by the directories: one that has none is not ours.
+	locks, err := filepath.Glob(filepath.Join(Dir(), "lock", "data-*"))
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, dir := range dirs {
-		l, err := tryLock("data-" + filepath.Base(dir))
+	for _, name := range locks {
+		dir := filepath.Join(Dir(), "data", strings.TrimPrefix(filepath.Base(name), "data-"))
+		l, err := tryLock(filepath.Base(name))
 		if err != nil {
 			errs = append(errs, err)
 		}

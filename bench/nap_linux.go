@@ -5,12 +5,6 @@ import (
 	"time"
 )
 
-// childAttr keeps Ctrl-C at the terminal from the child, which is ended in
-// order, and has the kernel end it when this process dies.
-func childAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
-
 // nap sleeps for less than a millisecond, which the runtime's timers round up
 // to one when nothing else runs.
 func nap(d time.Duration) {
