@@ -25,6 +25,9 @@ type queue struct {
 	timer *time.Timer   // hands prep over when nothing else does
 
 	flushed bool // nothing more is waiting behind what was added
+	// inside: what the executor took last ends inside of a large transaction. A
+	// progress row would commit that part of it.
+	inside bool
 
 	// Signs of life: the newest position up to which the source has nothing for
 	// us, whether somebody waits for it, and what is already written of it.
@@ -134,7 +137,7 @@ func (q *queue) isReady(now time.Time) bool {
 	b := q.prep
 	switch {
 	case b.empty():
-		return q.idleDue(now)
+		return !q.inside && q.idleDue(now)
 	case b.open: // a part of a large transaction can be executed at once
 		return true
 	}
@@ -164,7 +167,7 @@ func (q *queue) dispatch(now time.Time) {
 	switch {
 	case !q.prep.empty():
 		q.timer.Reset(maxAge)
-	case q.idleEnd > q.written && q.idleEnd > q.own:
+	case !q.inside && q.idleEnd > q.written && q.idleEnd > q.own:
 		q.timer.Reset(max(q.wrote.Add(idleEvery).Sub(now), maxAge))
 	}
 }
@@ -181,6 +184,7 @@ func (q *queue) take(now time.Time) *batch {
 	if end := b.end(); end > q.written {
 		q.written, q.wrote = end, now
 	}
+	q.inside = b.open
 	q.prep, q.spare, q.taken = q.spare, nil, b.held
 	select {
 	case q.room <- struct{}{}:
@@ -243,6 +247,13 @@ func (q *queue) dropOpen() {
 	if q.prep.open {
 		q.prep.release()
 	}
+}
+
+// outside tells that the executor has given up an open transaction.
+func (q *queue) outside() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.inside = false
 }
 
 // urge has everything that is held written as soon as possible.

@@ -211,6 +211,7 @@ func (w *writer) execute() {
 				return
 			}
 			w.open.Store(false)
+			w.q.outside()
 			notify(w.calm)
 			continue
 		}

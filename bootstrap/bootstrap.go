@@ -193,9 +193,14 @@ func (l *load) attempt(ctx context.Context) error {
 
 // fill makes the slot and copies everything under its snapshot. When it returns
 // the snapshot is given up.
-func (l *load) fill(ctx context.Context) ([]*snapshot.Table, error) {
+func (l *load) fill(ctx context.Context) (_ []*snapshot.Table, err error) {
 	ctx, cancel := l.limitHold(ctx)
 	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // and not the lost connection that it has caused
+		}
+	}()
 	h, err := l.createSlot(ctx)
 	if err != nil {
 		return nil, err
@@ -232,23 +237,36 @@ func (l *load) limitHold(ctx context.Context) (context.Context, context.CancelFu
 
 // finish says that the target is equal to the source at the consistent point.
 func (l *load) finish(ctx context.Context) error {
-	tx, err := l.target.Begin(ctx)
-	if err != nil {
-		return session.Wrap("finish the load", millrace.PeerDestination, err)
-	}
-	defer tx.Rollback(ctx)
 	point := l.job.ConsistentPoint
-	if err := record.SetConsistentFrom(ctx, tx, l.Job, point); err != nil {
+	err := l.inRecord(ctx, "finish the load", func(tx pgx.Tx) error {
+		if err := record.SetConsistentFrom(ctx, tx, l.Job, point); err != nil {
+			return err
+		}
+		return record.SetState(ctx, tx, l.Job, record.Stopped, "the first load is complete", "millrace run streams from here")
+	})
+	if err != nil {
 		return err
-	}
-	if err := record.SetState(ctx, tx, l.Job, record.Stopped, "the first load is complete", "millrace run streams from here"); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return session.Wrap("finish the load", millrace.PeerDestination, err)
 	}
 	l.job.ConsistentFrom = point
 	l.tracker.Enter(snapshot.PhaseDone, 0)
 	l.log.Info("the first load is complete", "consistent_from", point, "tables", len(l.set.Tables))
 	return nil
+}
+
+// inRecord does one step on the target's record, all of it or nothing, and only
+// while this load has not been replaced by a newer one: that one's slot, rows and
+// marks are not ours to touch.
+func (l *load) inRecord(ctx context.Context, op string, do func(pgx.Tx) error) error {
+	tx, err := l.target.Begin(ctx)
+	if err != nil {
+		return session.Wrap(op, millrace.PeerDestination, err)
+	}
+	defer tx.Rollback(ctx)
+	if err := record.Hold(ctx, tx, l.job.Fence()); err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		return err
+	}
+	return session.Wrap(op, millrace.PeerDestination, tx.Commit(ctx))
 }

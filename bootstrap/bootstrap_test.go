@@ -300,6 +300,13 @@ func TestKilled(t *testing.T) {
 	if got := b.jobColumns(t, "generation"); got != "2" {
 		t.Error(got)
 	}
+	// Parts of a table are no reason to ask anybody.
+	b.dst.SQL(t, `UPDATE millrace.job_state SET consistent_from = NULL, state = 'bootstrapping'; UPDATE millrace.job_table SET copied = false;
+		INSERT INTO millrace.chunk (job, oid, part) SELECT job, oid, 0 FROM millrace.job_table`)
+	b.mustRun(t)
+	if got := b.dst.Query(t, `SELECT count(*) FROM t`); got != "1" {
+		t.Error(got)
+	}
 }
 
 func TestRowsOnTarget(t *testing.T) {
@@ -613,4 +620,34 @@ func TestRival(t *testing.T) {
 	close(stop)
 	<-stopped
 	b.mustRun(t)
+}
+
+// A load that stood still while another instance started anew must not declare
+// that one's load complete, nor clean it up as its own.
+func TestReplacedLoadTouchesNothing(t *testing.T) {
+	b := newBed(t, rig.Newest, rig.Newest, `CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)`, ``)
+	b.mustRun(t)
+	stale := &load{Options: b.Options, log: slog.New(slog.DiscardHandler), tracker: snapshot.NewTracker(nil), recorded: true}
+	defer stale.close()
+	var err error
+	if stale.target, err = b.Target.Connect(t.Context(), session.Watch); err == nil {
+		stale.job, _, err = record.Read(t.Context(), stale.target, b.Job)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Restart = true
+	b.mustRun(t)
+	b.dst.SQL(t, `UPDATE millrace.job_table SET copied = false; UPDATE millrace.job_state SET consistent_from = NULL, state = 'bootstrapping'`)
+	was := b.jobColumns(t, "generation, state, consistent_from")
+	if err := stale.finish(t.Context()); !errors.Is(err, record.ErrFenced) {
+		t.Errorf("finish: %v", err)
+	}
+	stale.undo(t.Context(), errors.New("fenced"))
+	if now := b.jobColumns(t, "generation, state, consistent_from"); now != was {
+		t.Errorf("the record was %s and is %s", was, now)
+	}
+	if b.slot(t, "slot_name") == "" || b.dst.Query(t, "SELECT count(*) FROM t") != "2" {
+		t.Error("the slot or the rows of the new load are gone")
+	}
 }

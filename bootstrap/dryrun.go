@@ -2,7 +2,6 @@ package bootstrap
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -17,7 +16,7 @@ import (
 // dryRun writes what a load would do, as a script with comments, and does
 // nothing of it.
 func (l *load) dryRun(ctx context.Context) error {
-	if err := l.refuseHalfDry(ctx); err != nil {
+	if err := l.half(ctx); err != nil {
 		return err
 	}
 	if err := l.prepare(ctx); err != nil {
@@ -43,16 +42,6 @@ func (l *load) dryRun(ctx context.Context) error {
 		millrace.QuoteLiteral(l.Job))
 	_, err := fmt.Fprint(l.DryRun, b.String())
 	return err
-}
-
-// refuseHalfDry is refuseHalf without a word in the record.
-func (l *load) refuseHalfDry(ctx context.Context) error {
-	copied, err := l.copiedTables(ctx)
-	if err != nil || l.Restart || len(copied) == 0 {
-		return err
-	}
-	return &millrace.Error{Kind: millrace.KindResync, Op: "first load",
-		Err: errors.New("an earlier one was interrupted, and its snapshot is gone"), Hint: restartHint}
 }
 
 // describeRemains tells what goes of an earlier load.

@@ -203,10 +203,6 @@ func (l *load) persist(ctx context.Context, do func() error) error {
 	}
 }
 
-const endOthers = `
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
- WHERE application_name = $1 AND pid <> pg_backend_pid() AND datname = current_database() AND usename = current_user`
-
 // renewTarget opens the session again if it is lost, and ends the backends of
 // other lost ones: one may still be at the work that is about to be repeated.
 func (l *load) renewTarget(ctx context.Context) error {
@@ -217,12 +213,7 @@ func (l *load) renewTarget(ctx context.Context) error {
 		}
 		l.target = conn
 	}
-	for left := 1; left > 0; {
-		if err := l.target.QueryRow(ctx, endOthers, l.Target.ApplicationName(session.Copy)).Scan(&left); err != nil {
-			return session.Wrap("end lost sessions", millrace.PeerDestination, err)
-		}
-	}
-	return nil
+	return l.inRecord(ctx, "end lost sessions", func(tx pgx.Tx) error { return record.EndWriters(ctx, tx, l.Job) })
 }
 
 // complete makes what goes over the rows: indexes, constraints, foreign keys and

@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,27 +18,46 @@ import (
 
 const restartHint = "millrace bootstrap --restart-snapshot --yes empties the tables that were copied and starts over"
 
-// refuseHalf ends a load that finds another one's remains: rows that came from a
-// snapshot which is gone. Without rows there is nothing to lose, and it goes on.
+// refuseHalf ends a load that finds another one's remains: complete tables, from
+// a snapshot which is gone. Less than that is not worth asking for, and goes.
 func (l *load) refuseHalf(ctx context.Context) error {
-	if l.job == nil || l.Restart {
-		return nil
-	}
-	copied, err := l.copiedTables(ctx)
-	if err != nil || len(copied) == 0 {
+	err := l.half(ctx)
+	if millrace.KindOf(err) != millrace.KindResync {
 		return err
-	}
-	err = &millrace.Error{
-		Kind: millrace.KindResync,
-		Op:   "first load",
-		Err: fmt.Errorf("an earlier one was interrupted when %d of %d tables were copied, and its snapshot is gone",
-			len(copied), len(l.job.Tables)),
-		Hint: restartHint,
 	}
 	if e := record.SetState(ctx, l.target, l.Job, record.ResyncRequired, err.Error(), restartHint); e != nil {
 		return e
 	}
 	return err
+}
+
+// half gives an error if complete tables of an earlier load are in the way.
+func (l *load) half(ctx context.Context) error {
+	if l.Restart {
+		return nil
+	}
+	copied, err := l.copiedTables(ctx)
+	n := complete(copied)
+	if err != nil || n == 0 {
+		return err
+	}
+	return &millrace.Error{
+		Kind: millrace.KindResync,
+		Op:   "first load",
+		Err: fmt.Errorf("an earlier one was interrupted when %d of %d tables were copied, and its snapshot is gone",
+			n, len(l.job.Tables)),
+		Hint: restartHint,
+	}
+}
+
+// complete counts the tables that hold all their rows.
+func complete(copied []record.Table) (n int) {
+	for _, t := range copied {
+		if t.Copied {
+			n++
+		}
+	}
+	return n
 }
 
 // copiedTables gives those of the recorded job's tables that hold rows of it.
@@ -227,66 +247,68 @@ func (l *load) undo(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
 	l.close() // they may be in any state
-	var err error
-	if l.target, err = l.Target.Connect(ctx, session.Copy); err != nil {
-		l.log.Warn("the interrupted load could not be cleaned up", "cause", err)
+	remains, err := l.takeBack(ctx)
+	switch {
+	case errors.Is(err, record.ErrFenced):
+		l.log.Warn("another instance has started the load anew; what is there is its own", "job", l.Job)
 		return
-	}
-	copied, err := l.copiedTables(ctx)
-	if err == nil {
-		err = l.connectSource(ctx)
-	}
-	if err == nil {
-		complete := 0
-		for _, t := range copied {
-			if t.Copied {
-				complete++
-			}
-		}
-		if complete == 0 {
-			err = l.takeBack(ctx, copied)
-			copied = nil
-		}
-	}
-	if err != nil {
+	case err != nil:
 		l.log.Warn("the interrupted load could not be cleaned up", "cause", err)
 	}
 	state, reason, hint := record.Failed, cause.Error(), millrace.HintOf(cause)
 	switch {
 	case stopped:
 		state, reason, hint = record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"
-		if len(copied) > 0 {
+		if remains {
 			hint = restartHint
 		}
-	case len(copied) > 0: // the next run will say so as well
+	case remains: // the next run will say so as well
 		state, hint = record.ResyncRequired, restartHint
 	case session.Retryable(cause):
 		state = record.Bootstrapping // somebody will try again
 	}
-	if err := record.SetState(ctx, l.target, l.Job, state, reason, hint); err != nil {
+	err = l.inRecord(ctx, "write the job's state", func(tx pgx.Tx) error {
+		return record.SetState(ctx, tx, l.Job, state, reason, hint)
+	})
+	if err != nil {
 		l.log.Warn("the state could not be written", "cause", err)
 	}
 }
 
-// takeBack removes the slot and the rows of tables that are not complete.
-func (l *load) takeBack(ctx context.Context, copied []record.Table) error {
-	if err := l.dropSlot(ctx); err != nil {
-		return err
-	}
-	tx, err := l.target.Begin(ctx)
+// takeBack removes the slot and what was copied, unless a table is complete, and
+// tells whether rows remain.
+func (l *load) takeBack(ctx context.Context) (remains bool, err error) {
+	conn, err := l.Target.Connect(ctx, session.Copy)
 	if err != nil {
-		return session.Wrap("take the load back", millrace.PeerDestination, err)
+		return false, err
 	}
-	defer tx.Rollback(ctx)
-	if err := l.empty(ctx, tx, copied); err != nil {
-		return err
+	l.target = conn
+	copied, err := l.copiedTables(ctx)
+	if err != nil {
+		return false, err
 	}
-	for _, t := range copied {
-		if err := record.ClearParts(ctx, tx, l.Job, t.OID); err != nil {
+	remains = len(copied) > 0
+	if complete(copied) > 0 {
+		return remains, nil
+	}
+	if err := l.connectSource(ctx); err != nil {
+		return remains, err
+	}
+	err = l.inRecord(ctx, "take the load back", func(tx pgx.Tx) error {
+		if err := l.dropSlot(ctx); err != nil {
 			return err
 		}
-	}
-	return session.Wrap("take the load back", millrace.PeerDestination, tx.Commit(ctx))
+		if err := l.empty(ctx, tx, copied); err != nil {
+			return err
+		}
+		for _, t := range copied {
+			if err := record.ClearParts(ctx, tx, l.Job, t.OID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return remains && err != nil, err
 }
 
 // dropSlot drops the recorded job's slot, if it is ours and there.

@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -100,7 +99,7 @@ func (l *load) selectTables(ctx context.Context, q catalog.Querier) (snapshot.Se
 func (l *load) mayCreatePublication() *snapshot.Finding {
 	f := &snapshot.Finding{Subject: "publication " + l.Publication, Text: "does not exist", Cure: l.set.PublicationSQL(l.Publication)}
 	switch {
-	case l.CreatePublication && (l.AllowRemotePublication || loopback(l.source)):
+	case l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)):
 		return nil
 	case l.CreatePublication:
 		f.Cure += "; or allow it with safety.allow_remote_publication_create"
@@ -108,17 +107,6 @@ func (l *load) mayCreatePublication() *snapshot.Finding {
 		f.Cure += "; or let millrace create it with --create-publication"
 	}
 	return f
-}
-
-// loopback tells whether the session stays on this machine.
-func loopback(conn *pgx.Conn) bool {
-	switch a := conn.PgConn().Conn().RemoteAddr().(type) {
-	case *net.UnixAddr:
-		return true
-	case *net.TCPAddr:
-		return a.IP.IsLoopback()
-	}
-	return false
 }
 
 // checkTarget looks at tables of the selected names that are there already.
@@ -211,23 +199,20 @@ func (l *load) recordJob(ctx context.Context) error {
 	if err := l.dropSlot(ctx); err != nil {
 		return err
 	}
-	copied, err := l.copiedTables(ctx)
-	if err != nil {
-		return err
-	}
 	created, err := l.createPublication(ctx)
 	if err != nil {
 		return err
 	}
-	err = l.replaceRecord(ctx, copied, created)
+	err = l.replaceRecord(ctx, created)
 	if err != nil && created {
 		l.dropPublication(ctx)
 	}
 	return err
 }
 
-// replaceRecord writes the record of a new generation.
-func (l *load) replaceRecord(ctx context.Context, copied []record.Table, createdPublication bool) error {
+// replaceRecord writes the record of a new generation. What the last load left is
+// looked for once nobody can add to it any more.
+func (l *load) replaceRecord(ctx context.Context, createdPublication bool) error {
 	job := &record.Job{
 		Name: l.Job, State: record.Bootstrapping, Reason: "the first load is running",
 		SystemID: l.server.SystemID, Timeline: l.server.Timeline,
@@ -248,6 +233,13 @@ func (l *load) replaceRecord(ctx context.Context, copied []record.Table, created
 		return session.Wrap("record the job", millrace.PeerDestination, err)
 	}
 	defer tx.Rollback(ctx)
+	if err := record.Seize(ctx, tx, l.Job); err != nil {
+		return err
+	}
+	copied, err := l.copiedTables(ctx)
+	if err != nil {
+		return err
+	}
 	if err := l.empty(ctx, tx, copied); err != nil {
 		return err
 	}
@@ -293,16 +285,13 @@ func (l *load) dropPublication(ctx context.Context) {
 
 // recordTables writes what is known of the tables under the snapshot.
 func (l *load) recordTables(ctx context.Context, h *snapshot.Holder, tables []*snapshot.Table) error {
-	tx, err := l.target.Begin(ctx)
-	if err != nil {
-		return session.Wrap("record the tables", millrace.PeerDestination, err)
-	}
-	defer tx.Rollback(ctx)
-	for _, t := range tables {
-		if err := record.UpdateTable(ctx, tx, l.Job, record.Table{OID: t.Source.OID, Name: t.Source.Name, TargetOID: t.Target.OID,
-			Filenode: h.Filenode(t.Source.OID), Shape: catalog.ShapeOf(t.Source)}); err != nil {
-			return err
+	return l.inRecord(ctx, "record the tables", func(tx pgx.Tx) error {
+		for _, t := range tables {
+			if err := record.UpdateTable(ctx, tx, l.Job, record.Table{OID: t.Source.OID, Name: t.Source.Name, TargetOID: t.Target.OID,
+				Filenode: h.Filenode(t.Source.OID), Shape: catalog.ShapeOf(t.Source)}); err != nil {
+				return err
+			}
 		}
-	}
-	return session.Wrap("record the tables", millrace.PeerDestination, tx.Commit(ctx))
+		return nil
+	})
 }

@@ -55,23 +55,18 @@ func (l *load) createSlot(ctx context.Context) (*snapshot.Holder, error) {
 // recordSlot writes down that the slot exists, and the position that a stream
 // starts from.
 func (l *load) recordSlot(ctx context.Context) error {
-	tx, err := l.target.Begin(ctx)
-	if err != nil {
-		return session.Wrap("record the slot", millrace.PeerDestination, err)
-	}
-	defer tx.Rollback(ctx)
-	if err := record.SetSlot(ctx, tx, l.Job, l.job.ConsistentPoint, true, l.job.OwnsPublication); err != nil {
-		return err
-	}
-	if err := record.FirstProgress(ctx, tx, l.job.Fence(), l.server.Timeline, l.job.ConsistentPoint); err != nil {
-		return err
-	}
-	if l.Mode != ModeNone {
-		if err := record.SetLoadStarted(ctx, tx, l.Job); err != nil {
+	return l.inRecord(ctx, "record the slot", func(tx pgx.Tx) error {
+		if err := record.SetSlot(ctx, tx, l.Job, l.job.ConsistentPoint, true, l.job.OwnsPublication); err != nil {
 			return err
 		}
-	}
-	return session.Wrap("record the slot", millrace.PeerDestination, tx.Commit(ctx))
+		if err := record.FirstProgress(ctx, tx, l.job.Fence(), l.server.Timeline, l.job.ConsistentPoint); err != nil {
+			return err
+		}
+		if l.Mode == ModeNone {
+			return nil
+		}
+		return record.SetLoadStarted(ctx, tx, l.Job)
+	})
 }
 
 // sameSet proves that the snapshot shows the tables that were selected before
@@ -115,7 +110,7 @@ func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Sl
 					"SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED, and start again"}
 		case "42710":
 			l.job.OwnsSlot = false // somebody made it just now
-			if e := record.SetSlot(context.WithoutCancel(ctx), l.target, l.Job, 0, false, l.job.OwnsPublication); e != nil {
+			if e := l.disownSlot(ctx); e != nil {
 				return slot, e
 			}
 		case "42501":
@@ -127,6 +122,15 @@ func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Sl
 		}
 	}
 	return slot, session.Wrap(op, millrace.PeerSource, err)
+}
+
+// disownSlot takes back what the record says of a slot that turned out to be
+// somebody else's.
+func (l *load) disownSlot(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	return l.inRecord(ctx, "record the slot", func(tx pgx.Tx) error {
+		return record.SetSlot(ctx, tx, l.Job, 0, false, l.job.OwnsPublication)
+	})
 }
 
 func orUnknown(s string) string {

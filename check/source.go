@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -93,21 +92,10 @@ func (c *checker) mayCreatePublication(set *snapshot.Selection) {
 		c.problem("publication "+c.Publication, sql, "does not exist any more: run can't stream without it")
 	case !c.CreatePublication:
 		c.problem("publication "+c.Publication, sql+"; or let millrace create it: --create-publication", "does not exist")
-	case !c.AllowRemotePublication && !loopback(c.source):
+	case !c.AllowRemotePublication && !session.Loopback(c.source):
 		c.problem("publication "+c.Publication, sql+"; or allow it with safety.allow_remote_publication_create",
 			"does not exist, and millrace may not create it on a remote server")
 	}
-}
-
-// loopback tells whether the session stays on this machine.
-func loopback(conn *pgx.Conn) bool {
-	switch a := conn.PgConn().Conn().RemoteAddr().(type) {
-	case *net.UnixAddr:
-		return true
-	case *net.TCPAddr:
-		return a.IP.IsLoopback()
-	}
-	return false
 }
 
 const mayPublish = `

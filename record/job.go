@@ -158,8 +158,8 @@ func Tables(ctx context.Context, q Querier, job string) ([]Table, error) {
 	return tables, wrap("read the job's tables", rows.Err())
 }
 
-// Create records a new generation of the job, before its slot exists, and sets
-// Format, Generation and Epoch in j. j.Generation must be the generation that
+// Create records a new generation of the job, before its slot exists: durably,
+// since a slot whose record is lost holds up the source for ever. It sets Format, Generation and Epoch in j. j.Generation must be the generation that
 // Read gave, 0 for none: what that one left is removed; if another instance was
 // faster, Create fails and changes nothing.
 func Create(ctx context.Context, db DB, j *Job) error {
@@ -175,6 +175,9 @@ func Create(ctx context.Context, db DB, j *Job) error {
 		return wrap(op, err)
 	}
 	defer tx.Rollback(ctx)
+	if err := durably(ctx, tx); err != nil {
+		return wrap(op, err)
+	}
 	generation, epoch := int64(0), int64(0)
 	err = tx.QueryRow(ctx, `
 		INSERT INTO millrace.generation AS g (job, last) VALUES ($1, 1)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/session"
 )
@@ -91,36 +93,21 @@ func fenced(op string, err error) error {
 		Condition: "destination_unreachable"}
 }
 
-// claimWait bounds the wait for the former writer's backends to end. It only
-// has to outlast a backend that is rolling back; the caller tries again.
-const claimWait = 30 * time.Second
+// endWait bounds the wait for the former writer's backends to end. It only has
+// to outlast a backend that is rolling back; the caller tries again.
+const endWait = 30 * time.Second
 
 // Claim takes the job over: it raises the epoch, ends the backends of former
 // writers and waits until they are gone, and only then reads the checkpoint,
 // which nobody else can move any more. The caller must own the source's slot.
-func Claim(ctx context.Context, db DB, job, instance string) (int64, millrace.Checkpoint, error) {
+func Claim(ctx context.Context, db DB, job, _ string) (int64, millrace.Checkpoint, error) {
 	const op = "claim the job"
 	var none millrace.Checkpoint
 	if err := raiseEpoch(ctx, db, job); err != nil {
 		return 0, none, err
 	}
-	deadline := time.Now().Add(claimWait)
-	for {
-		left, err := endWriters(ctx, db, job)
-		if err != nil {
-			return 0, none, wrap(op, err)
-		}
-		if left == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			return 0, none, fenced(op, fmt.Errorf("%d backends of the former instance (taken over by %s) do not end", left, instance))
-		}
-		select {
-		case <-ctx.Done():
-			return 0, none, wrap(op, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
+	if err := EndWriters(ctx, db, job); err != nil {
+		return 0, none, err
 	}
 	j, cp, err := Read(ctx, db, job)
 	if err != nil {
@@ -141,7 +128,7 @@ func raiseEpoch(ctx context.Context, db DB, job string) error {
 		return wrap(op, err)
 	}
 	defer tx.Rollback(ctx)
-	if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = on`); err != nil {
+	if err := durably(ctx, tx); err != nil {
 		return wrap(op, err)
 	}
 	tag, err := tx.Exec(ctx, `UPDATE millrace.job_state SET epoch = epoch + 1 WHERE job = $1`, job)
@@ -154,15 +141,80 @@ func raiseEpoch(ctx context.Context, db DB, job string) error {
 	return wrap(op, tx.Commit(ctx))
 }
 
+// durably makes the commit of the transaction wait for the disk at least.
+func durably(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('synchronous_commit', 'on', true)
+		WHERE pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')`)
+	return err
+}
+
 func noJob(op string) error {
 	return &millrace.Error{Kind: millrace.KindData, Op: op, Peer: millrace.PeerDestination, Err: ErrNoJob,
 		Hint: "millrace bootstrap records a job"}
+}
+
+// Hold proves that the writer has not been replaced by a new first load, and
+// keeps it so until the end of the transaction: Seize waits for it.
+func Hold(ctx context.Context, tx pgx.Tx, f Fence) error {
+	const op = "write the job's record"
+	tag, err := tx.Exec(ctx, `
+		SELECT FROM millrace.job_state WHERE job = $1 AND generation = $2 AND epoch = $3 FOR KEY SHARE`,
+		f.Job, f.Generation, f.Epoch)
+	if err != nil {
+		return wrap(op, err)
+	}
+	if tag.RowsAffected() == 1 {
+		return nil
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerDestination, Err: ErrFenced,
+		Hint: "millrace status shows which one works on the job now"}
+}
+
+// Seize comes before Create where the job has a record: once it returns, no
+// former load can commit rows before the transaction ends, so that what it left
+// can be found and removed in the same transaction.
+func Seize(ctx context.Context, tx pgx.Tx, job string) error {
+	// First, since one that stands still inside its transaction would be waited
+	// for without end.
+	if err := EndWriters(ctx, tx, job); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, `SELECT FROM millrace.job_state WHERE job = $1 FOR UPDATE`, job)
+	return wrap("record the job", err)
+}
+
+// EndWriters ends the backends that write for the job, except the caller's own,
+// and waits until they are gone: what they had under way is committed or rolled
+// back then.
+func EndWriters(ctx context.Context, q Querier, job string) error {
+	const op = "end the former writers"
+	for deadline := time.Now().Add(endWait); ; {
+		left, err := endWriters(ctx, q, job)
+		if err != nil {
+			return wrap(op, err)
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fenced(op, fmt.Errorf("%d of their backends do not end", left))
+		}
+		select {
+		case <-ctx.Done():
+			return wrap(op, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // endWriters asks the backends that write for the job to end and returns how
 // many are still there. Those of another role are left alone, since they cannot
 // be told from a stranger that took the name: the progress row fences them.
 func endWriters(ctx context.Context, q Querier, job string) (int, error) {
+	// Within a transaction the activity would be that of the first look.
+	if err := q.QueryRow(ctx, `SELECT pg_catalog.pg_stat_clear_snapshot()::text`).Scan(nil); err != nil {
+		return 0, err
+	}
 	var left int
 	err := q.QueryRow(ctx, `
 		SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(a.pid))

@@ -84,9 +84,11 @@ func TestJobFromStartToEnd(t *testing.T) {
 		record.SetSlot(t.Context(), conn, "shop", 0x100, true, true),
 		record.SetLoadStarted(t.Context(), conn, "shop"),
 		record.UpdateTable(t.Context(), conn, "shop", record.Table{OID: 16400, Name: millrace.TableName{Schema: "b", Name: "t"}, TargetOID: 7}),
-		record.MarkPart(t.Context(), conn, j.Fence(), record.Part{OID: 16400, Number: 1, Rows: 5}),
+		inTx(t, conn, func(tx pgx.Tx) error {
+			return record.MarkPart(t.Context(), tx, j.Fence(), record.Part{OID: 16400, Number: 1, Rows: 5})
+		}),
 		record.ClearParts(t.Context(), conn, "shop", 16400),
-		record.MarkCopied(t.Context(), conn, j.Fence(), 16400, 5, 50),
+		inTx(t, conn, func(tx pgx.Tx) error { return record.MarkCopied(t.Context(), tx, j.Fence(), 16400, 5, 50) }),
 		record.FirstProgress(t.Context(), conn, j.Fence(), 1, 0x100),
 		record.SetConsistentFrom(t.Context(), conn, "shop", 0x100),
 		record.SetState(t.Context(), conn, "shop", record.Failed, "why", "do this"),
@@ -187,8 +189,44 @@ func TestAppendAndClaim(t *testing.T) {
 	if _, err := appendRow(t.Context(), again, &next); session.SQLState(err) != "23505" {
 		t.Errorf("row with a used number: %v", err)
 	}
-	if err := record.MarkCopied(t.Context(), again, j.Fence(), 16400, 1, 1); !errors.Is(err, record.ErrFenced) || millrace.KindOf(err) != millrace.KindRetry {
+	err = inTx(t, again, func(tx pgx.Tx) error { return record.MarkCopied(t.Context(), tx, j.Fence(), 16400, 1, 1) })
+	if !errors.Is(err, record.ErrFenced) || millrace.KindOf(err) != millrace.KindPreflight {
 		t.Errorf("mark with an old epoch: %v", err)
+	}
+}
+
+func inTx(t *testing.T, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	t.Helper()
+	return pgx.BeginFunc(t.Context(), conn, do)
+}
+
+// A load that stands still between its mark and its commit must not come through
+// after a new one has looked at what is there.
+func TestSeize(t *testing.T) {
+	url, conn := install(t)
+	j := create(t, conn)
+	stalled := connect(t, url, session.Copy)
+	tx, err := stalled.Begin(t.Context())
+	if err == nil {
+		err = record.MarkCopied(t.Context(), tx, j.Fence(), 16400, 1, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = inTx(t, conn, func(now pgx.Tx) error {
+		if err := record.Seize(t.Context(), now, "shop"); err != nil {
+			return err
+		}
+		if err := tx.Commit(t.Context()); err == nil {
+			t.Error("the stalled load has committed its mark")
+		}
+		return record.Create(t.Context(), now, j)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := read(t, conn); got.Generation != 2 || got.Tables[0].Copied {
+		t.Errorf("after the seizure: generation %d, copied %v", got.Generation, got.Tables[0].Copied)
 	}
 }
 

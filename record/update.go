@@ -3,6 +3,8 @@ package record
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/millrace/millrace"
 )
 
@@ -54,44 +56,34 @@ func UpdateTable(ctx context.Context, db DB, job string, t Table) error {
 		int64(t.OID), t.Name.Schema, t.Name.Name, int64(t.TargetOID), int64(t.Filenode), t.Shape)
 }
 
-// MarkCopied records that the table with the OID is wholly copied. It belongs
-// into the transaction that holds the rows, or their last part.
-func MarkCopied(ctx context.Context, db DB, f Fence, oid uint32, rows, bytes int64) error {
-	tag, err := db.Exec(ctx, `
-		UPDATE millrace.job_table SET copied = true, rows = $5, bytes = $6
-		 WHERE job = $1 AND oid = $4 AND EXISTS (
-		       SELECT FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3)`,
-		f.Job, f.Generation, f.Epoch, int64(oid), rows, bytes)
-	if err != nil {
-		return wrap("record the copy", err)
+// MarkCopied records that the table with the OID is wholly copied, in the
+// transaction that holds the rows, or their last part.
+func MarkCopied(ctx context.Context, tx pgx.Tx, f Fence, oid uint32, rows, bytes int64) error {
+	if err := Hold(ctx, tx, f); err != nil {
+		return err
 	}
-	if tag.RowsAffected() != 1 {
-		return fenced("record the copy", ErrFenced)
-	}
-	return nil
+	return update(ctx, tx, "record the copy", f.Job, `
+		UPDATE millrace.job_table SET copied = true, rows = $3, bytes = $4 WHERE job = $1 AND oid = $2`,
+		int64(oid), rows, bytes)
 }
 
 // MarkPart records that one part of a table is copied, with the snapshot it was
 // read in and the position read after it, where the load is not under one
 // exported snapshot. It belongs into the transaction that holds the rows.
-func MarkPart(ctx context.Context, db DB, f Fence, p Part) error {
+func MarkPart(ctx context.Context, tx pgx.Tx, f Fence, p Part) error {
+	if err := Hold(ctx, tx, f); err != nil {
+		return err
+	}
 	var upto *string
 	if p.Upto != 0 {
 		s := p.Upto.String()
 		upto = &s
 	}
-	tag, err := db.Exec(ctx, `
+	_, err := tx.Exec(ctx, `
 		INSERT INTO millrace.chunk (job, oid, part, snapshot, upto, rows, bytes)
-		SELECT s.job, $4, $5, nullif($6, ''), $7::pg_lsn, $8, $9
-		  FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3`,
-		f.Job, f.Generation, f.Epoch, int64(p.OID), p.Number, p.Snapshot, upto, p.Rows, p.Bytes)
-	if err != nil {
-		return wrap("record the copy", err)
-	}
-	if tag.RowsAffected() != 1 {
-		return fenced("record the copy", ErrFenced)
-	}
-	return nil
+		VALUES ($1, $2, $3, nullif($4, ''), $5::pg_lsn, $6, $7)`,
+		f.Job, int64(p.OID), p.Number, p.Snapshot, upto, p.Rows, p.Bytes)
+	return wrap("record the copy", err)
 }
 
 // Part is one copied part of a table.

@@ -99,6 +99,17 @@ func (e *Endpoint) ConnectReplication(ctx context.Context, role Role) (*pgconn.P
 	return conn, nil
 }
 
+// Loopback tells whether a session stays on this machine.
+func Loopback(conn *pgx.Conn) bool {
+	switch a := conn.PgConn().Conn().RemoteAddr().(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		return a.IP.IsLoopback()
+	}
+	return false
+}
+
 // prepare gives the configuration of one connection of a role.
 func (e *Endpoint) prepare(role Role) (*pgx.ConnConfig, error) {
 	cfg, err := e.Config()
