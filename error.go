@@ -58,7 +58,7 @@ func (e *Error) Error() string {
 		sep()
 		b.WriteString("table " + e.Table.String())
 		if e.Column != "" {
-			b.WriteString(" column " + displayIdent(e.Column))
+			b.WriteString(" column " + DisplayIdent(e.Column))
 		}
 	}
 	if e.Key != "" {

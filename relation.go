@@ -9,7 +9,7 @@ type TableName struct {
 
 // String gives the name as a person would write it in SQL: parts that need
 // quotes have them.
-func (n TableName) String() string { return displayIdent(n.Schema) + "." + displayIdent(n.Name) }
+func (n TableName) String() string { return DisplayIdent(n.Schema) + "." + DisplayIdent(n.Name) }
 
 // SQL gives the name with both parts quoted.
 func (n TableName) SQL() string { return QuoteIdent(n.Schema) + "." + QuoteIdent(n.Name) }
@@ -30,9 +30,9 @@ func QuoteLiteral(s string) string {
 	return q
 }
 
-// displayIdent quotes only what PostgreSQL's lexer would fold or split. Key
+// DisplayIdent gives an identifier as a person would write it. It quotes only what PostgreSQL's lexer would fold or split. Key
 // words are left bare: the result is for reading and for table patterns.
-func displayIdent(s string) string {
+func DisplayIdent(s string) string {
 	for i := range len(s) {
 		c := s[i]
 		letter := c >= 'a' && c <= 'z' || c == '_'

@@ -78,9 +78,10 @@ func (x *executor) explain(ctx context.Context, b *batch, f *failure) error {
 		e.Table = millrace.TableName{Schema: pg.SchemaName, Name: pg.TableName}
 	}
 	e.Column = pg.ColumnName
-	e.Key = keyInDetail(pg.Detail)
-	if e.Key == "" && c != nil && c.Rel != nil {
+	if c != nil && c.Rel != nil {
 		e.Key = x.keyOf(ctx, c)
+	} else { // a check at the end of the transaction: only the server knows the row
+		e.Key = keyInDetail(pg.Detail)
 	}
 	e.Hint = hintFor(pg, e)
 	return e

@@ -129,7 +129,10 @@ func (x *executor) note(b *batch, cause *failure) {
 			to = b.routes[ref.Rel].to
 		}
 	}
-	log, level := x.log.With("transactions", fb.Transactions, "commit_lsn", b.txns[0].Commit, "cause", fb.Cause), slog.LevelDebug
+	log, level := x.log.With("transactions", fb.Transactions, "cause", fb.Cause), slog.LevelDebug
+	if !b.empty() {
+		log = log.With("commit_lsn", b.txns[0].Commit)
+	}
 	if to != nil {
 		fb.Table = to.Name
 		log = log.With("table", fb.Table)

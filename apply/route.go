@@ -242,7 +242,7 @@ func (r *route) notInSets() string {
 func (r *route) keyNames() string {
 	names := make([]string, len(r.key))
 	for i, k := range r.key {
-		names[i] = millrace.QuoteIdent(r.rel.Columns[k].Name)
+		names[i] = millrace.DisplayIdent(r.rel.Columns[k].Name)
 	}
 	return "(" + strings.Join(names, ", ") + ")"
 }

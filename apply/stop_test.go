@@ -75,7 +75,7 @@ func TestBalancedCounts(t *testing.T) {
 	p.dst.SQL(t, "DROP INDEX a_id_idx; DELETE FROM a WHERE id = 3; INSERT INTO a VALUES (4, 0)")
 	s := p.open(t)
 	e := stops(t, p, s, p.change(t, "UPDATE a SET v = 1"), 0, "INSERT INTO a VALUES (3, 0); DELETE FROM a WHERE ctid = (SELECT ctid FROM a WHERE id = 4 LIMIT 1)")
-	if e.Key != `("id")=(3)` {
+	if e.Key != `(id)=(3)` {
 		t.Errorf("%v", e)
 	}
 	p.same(t)

@@ -48,7 +48,7 @@ func TestBinaryUserTypes(t *testing.T) {
 	p.same(t)
 	p.point = reopen(t, s).Acked
 	e := stops(t, p, s, p.change(t, "INSERT INTO a VALUES (4, 'mad')"), 0, "ALTER TYPE mood ADD VALUE 'mad'")
-	if !strings.Contains(e.Error(), "enum") || e.Key != `("id")=(4)` {
+	if !strings.Contains(e.Error(), "enum") || e.Key != `(id)=(4)` {
 		t.Errorf("%v", e)
 	}
 	p.same(t)

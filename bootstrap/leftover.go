@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 )
 
 const restartHint = "millrace bootstrap --restart-snapshot --yes empties the tables that were copied and starts over"
+
+// againHint is for what has no cure of its own.
+const againHint = "cure what the reason says, then start millrace bootstrap again"
 
 // refuseHalf ends a load that finds another one's remains: complete tables, from
 // a snapshot which is gone. Less than that is not worth asking for, and goes.
@@ -255,7 +259,7 @@ func (l *load) undo(ctx context.Context, cause error) {
 	case err != nil:
 		l.log.Warn("the interrupted load could not be cleaned up", "cause", err)
 	}
-	state, reason, hint := record.Failed, cause.Error(), millrace.HintOf(cause)
+	state, reason, hint := record.Failed, cause.Error(), cmp.Or(millrace.HintOf(cause), againHint)
 	switch {
 	case stopped:
 		state, reason, hint = record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"

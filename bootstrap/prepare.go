@@ -102,7 +102,7 @@ func (l *load) mayCreatePublication() *snapshot.Finding {
 	case l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)):
 		return nil
 	case l.CreatePublication:
-		f.Cure += "; or allow it with safety.allow_remote_publication_create"
+		f.Cure += "; or allow it in the configuration file with safety.allow_remote_publication_create: true"
 	default:
 		f.Cure += "; or let millrace create it with --create-publication"
 	}
@@ -127,7 +127,7 @@ func (l *load) checkTarget(ctx context.Context) ([]snapshot.Finding, error) {
 		case t != nil && t.Kind == 'r':
 			tables = append(tables, t)
 		case t == nil && (l.SchemaMode == SchemaExisting || l.Mode == ModeNone):
-			problems = append(problems, snapshot.Finding{Subject: name.String(), Text: "does not exist on the target", Cure: "create it"})
+			problems = append(problems, snapshot.Finding{Subject: name.String(), Text: "does not exist on the target", Cure: "create it there with the source's columns, or use destination.postgres.schema: create"})
 		}
 	}
 	if l.Mode == ModeNone {

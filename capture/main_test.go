@@ -71,7 +71,6 @@ func options(s *source) capture.Options {
 		Publication: publication,
 		Tables:      func(context.Context) ([]capture.Table, error) { return s.tables, nil },
 		Match:       func(n millrace.TableName) bool { return n.Schema == "public" },
-		Generation:  7,
 		OnShape: func(_ context.Context, table capture.Table) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()

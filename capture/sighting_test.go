@@ -56,7 +56,7 @@ func TestTruncatedWhileStreaming(t *testing.T) {
 		if len(s.recorded()) > 0 {
 			break
 		}
-		time.Sleep(200 * time.Millisecond)
+		rig.Linger(t, 200*time.Millisecond, "nothing may come")
 		s.db.SQL(t, "SELECT pg_logical_emit_message(true, 'a', 'b')")
 	}
 	if got := s.recorded()[0]; got.Name.Name != "t" || want == "" {

@@ -29,8 +29,7 @@ type Options struct {
 	// Tables gives the job's set. It is called at every start.
 	Tables func(ctx context.Context) ([]Table, error)
 	// Match tells whether the job's patterns include a table.
-	Match      func(millrace.TableName) bool
-	Generation int64
+	Match func(millrace.TableName) bool
 	// MaxInflight is the memory of everything between the source and the
 	// destination; half of it may wait in the queue.
 	MaxInflight int64

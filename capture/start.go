@@ -92,7 +92,7 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 	if err != nil {
 		return nil, nil, session.Wrap("start replication from slot "+s.opt.Slot, millrace.PeerSource, err)
 	}
-	return stream, &millrace.History{System: sys.ID, Timeline: sys.Timeline, Generation: s.opt.Generation}, nil
+	return stream, &millrace.History{System: sys.ID, Timeline: sys.Timeline, Generation: from.Generation}, nil
 }
 
 func resync(format string, args ...any) error {

@@ -99,7 +99,7 @@ func TestAckFollows(t *testing.T) {
 		s.Ack(first.End)
 		rig.Eventually(t, 10*time.Second, func() bool { return s.confirmed(t) == first.End }, "the slot to follow")
 		s.Ack(s.cp.Acked) // lower: ignored
-		time.Sleep(1500 * time.Millisecond)
+		rig.Linger(t, 1500*time.Millisecond, "status updates pass")
 		if got := s.confirmed(t); got != first.End || second.End <= first.End {
 			t.Errorf("the slot is at %v, acknowledged was %v", got, first.End)
 		}
@@ -217,7 +217,7 @@ func TestSlowConsumer(t *testing.T) {
 		s := prepare(t, db, twoTables, func(o *capture.Options) { o.MaxInflight = 1 << 20 })
 		db.SQL(t, "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series(1, 100000) i")
 		s.start(t)
-		time.Sleep(6 * time.Second)
+		rig.Linger(t, 6*time.Second, "three times wal_sender_timeout")
 		if held := s.Stats().Held; held > 512<<10+2<<20 { // the share, the part that waits for room, the open part
 			t.Errorf("%d bytes are held", held)
 		}

@@ -139,8 +139,11 @@ func (c *checker) failed(err error) {
 	if errors.As(err, &e) && e.Peer != "" {
 		subject = string(e.Peer)
 	}
-	c.problem(subject, millrace.HintOf(err), "%v", err)
+	c.problem(subject, cmp.Or(millrace.HintOf(err), failedCure), "%v", err)
 }
+
+// failedCure is the advice where a step of the check itself was refused.
+const failedCure = "give the role the right to read it, if that is what it says, and check again; the server's log may say more"
 
 // sort puts the servers first and drops repetitions.
 func (c *checker) sort() {
@@ -215,7 +218,13 @@ func (c *checker) readRecord(ctx context.Context) (err error) {
 		c.recordUnknown = true
 		return err
 	}
-	if c.job != nil && c.job.ConsistentFrom != 0 {
+	if c.job == nil {
+		return nil
+	}
+	if c.job.State == record.Failed || c.job.State == record.ResyncRequired {
+		c.warn("job "+c.Job, c.job.Hint, "is in state %s: %s", c.job.State, c.job.Reason)
+	}
+	if c.job.ConsistentFrom != 0 {
 		c.Slot, c.Publication = c.job.Slot, c.job.Publication
 	}
 	return nil

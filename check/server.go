@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -35,7 +36,7 @@ func (c *checker) checkSource(ctx context.Context) (err error) {
 		c.problem("source", "ALTER SYSTEM SET wal_level = logical, and restart the server", "wal_level is %s, not logical", s.WALLevel)
 	}
 	if s.Encoding == "SQL_ASCII" {
-		c.problem("source", "", "the database's encoding is SQL_ASCII: what its text means is not known, and can't be converted")
+		c.problem("source", "move it into a database with a real encoding: pg_dump -E, then restore", "the database's encoding is SQL_ASCII: what its text means is not known, and can't be converted")
 	}
 	if err := c.checkTimeouts(ctx); err != nil {
 		return err
@@ -46,9 +47,9 @@ func (c *checker) checkSource(ctx context.Context) (err error) {
 func (c *checker) checkVersion(side string, major, oldest int) {
 	switch {
 	case major < oldest:
-		c.problem(side, "", "PostgreSQL %d is too old: %d is needed", major, oldest)
+		c.problem(side, fmt.Sprintf("upgrade the server to PostgreSQL %d or newer", oldest), "PostgreSQL %d is too old: %d is needed", major, oldest)
 	case major > newestServer:
-		c.warn(side, "", "PostgreSQL %d is newer than what this version was tested with (%d)", major, newestServer)
+		c.warn(side, "use a newer version of millrace, or try it on a copy first", "PostgreSQL %d is newer than what this version was tested with (%d)", major, newestServer)
 	}
 }
 
@@ -71,7 +72,7 @@ func (c *checker) checkWalsender(ctx context.Context) error {
 		c.problem("source", "raise max_wal_senders and restart the server, or end a replication connection",
 			"all %d replication connections (max_wal_senders) are in use", s.MaxWalSenders)
 	default:
-		c.problem("source", millrace.HintOf(err), "replication connection: %v", err)
+		c.problem("source", cmp.Or(millrace.HintOf(err), failedCure), "replication connection: %v", err)
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func (c *checker) checkTarget(ctx context.Context) (err error) {
 		return err
 	}
 	if !c.replica {
-		c.warn("destination", fmt.Sprintf("GRANT SET ON PARAMETER session_replication_role TO %s", millrace.QuoteIdent(s.Role)),
+		c.warn("destination", fmt.Sprintf("GRANT SET ON PARAMETER session_replication_role TO %s, as a superuser of the target", millrace.QuoteIdent(s.Role)),
 			"role %s may not set session_replication_role: triggers fire and foreign keys are checked for every change, which costs time", s.Role)
 	}
 	return c.checkRecordRights(ctx)
@@ -164,7 +165,7 @@ func (c *checker) checkSameDatabase(context.Context) error {
 	switch {
 	case s.Encoding == d.Encoding:
 	case d.Encoding == "UTF8":
-		c.warn("destination", "", "its encoding is UTF8 and the source's %s: text is converted, and what can't be stops the job", s.Encoding)
+		c.warn("destination", "nothing, if the source holds only text that its encoding knows", "its encoding is UTF8 and the source's %s: text is converted, and what can't be stops the job", s.Encoding)
 	default:
 		c.problem("destination", "create the database with ENCODING "+millrace.QuoteLiteral(s.Encoding)+" or 'UTF8'",
 			"its encoding is %s and the source's %s", d.Encoding, s.Encoding)

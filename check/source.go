@@ -69,7 +69,7 @@ func (c *checker) recorded(all []*catalog.Table, set snapshot.Selection) []uint3
 	for _, t := range c.job.Tables {
 		known[t.OID] = true
 		if exists[t.OID] == nil {
-			c.warn(t.Name.String(), "", "is a table of the job and does not exist on the source any more")
+			c.warn(t.Name.String(), "nothing, if it was dropped on purpose; drop it on the target as well", "is a table of the job and does not exist on the source any more")
 			continue
 		}
 		oids = append(oids, t.OID)
@@ -93,7 +93,7 @@ func (c *checker) mayCreatePublication(set *snapshot.Selection) {
 	case !c.CreatePublication:
 		c.problem("publication "+c.Publication, sql+"; or let millrace create it: --create-publication", "does not exist")
 	case !c.AllowRemotePublication && !session.Loopback(c.source):
-		c.problem("publication "+c.Publication, sql+"; or allow it with safety.allow_remote_publication_create",
+		c.problem("publication "+c.Publication, sql+"; or allow it in the configuration file with safety.allow_remote_publication_create: true",
 			"does not exist, and millrace may not create it on a remote server")
 	}
 }

@@ -32,7 +32,7 @@ func (c *checker) checkTargetTables(ctx context.Context) error {
 		d := c.there[s.Name]
 		switch {
 		case d == nil && !c.creates():
-			c.problem(s.Name.String(), "create it", "does not exist on the target")
+			c.problem(s.Name.String(), missingCure(c.SchemaMode), "does not exist on the target")
 		case d != nil:
 			present = append(present, d)
 			c.compare(s, d)
@@ -49,6 +49,14 @@ func (c *checker) checkTargetTables(ctx context.Context) error {
 	return c.checkReferences(ctx, present)
 }
 
+// missingCure says how a table comes to the target.
+func missingCure(schemaMode string) string {
+	if schemaMode == schemaExisting {
+		return "create it there with the source's columns, or let millrace do it with destination.postgres.schema: create"
+	}
+	return "create it there with the source's columns"
+}
+
 // compare looks at one table on both sides. Where definitions are copied, an
 // existing table must be equal, which checkDefinitions sees to.
 func (c *checker) compare(s, d *catalog.Table) {
@@ -58,7 +66,7 @@ func (c *checker) compare(s, d *catalog.Table) {
 		for i := range s.Columns {
 			if col := d.Column(s.Columns[i].Name); col != nil {
 				if text := catalog.Narrower(&s.Columns[i], col); text != "" {
-					c.warn(s.Name.String(), "", "column %s of the target %s", col.Name, text)
+					c.warn(s.Name.String(), fmt.Sprintf("give column %s the source's type, unless all values fit", millrace.QuoteIdent(col.Name)), "column %s of the target %s", col.Name, text)
 				}
 			}
 		}
@@ -89,10 +97,10 @@ func (c *checker) checkMatch(s, d *catalog.Table) {
 	}
 	for _, x := range d.Indexes {
 		if x.Unique && !x.Immediate && c.replica {
-			c.warn(name, "", "constraint %s of the target is deferrable, and such are not checked under session_replication_role = replica: rows that break it are taken in silence", x.Name)
+			c.warn(name, fmt.Sprintf("make it NOT DEFERRABLE on the target: drop constraint %s and add it again", millrace.QuoteIdent(x.Name)), "constraint %s of the target is deferrable, and such are not checked under session_replication_role = replica: rows that break it are taken in silence", x.Name)
 		}
 		if x.Exclusion {
-			c.warn(name, "", "has the exclusion constraint %s on the target: changes go row by row", x.Name)
+			c.warn(name, fmt.Sprintf("drop constraint %s on the target if that is too slow: the source checks it", millrace.QuoteIdent(x.Name)), "has the exclusion constraint %s on the target: changes go row by row", x.Name)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func Default() *Config {
 	return &Config{
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
-			MaxBatchRows:  500,
+			MaxBatchRows:  4000,
 			MaxBatchBytes: 4 * mib,
 			Truncate:      TruncateAsTruncate,
 		},

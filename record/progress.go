@@ -103,10 +103,7 @@ const endWait = 30 * time.Second
 func Claim(ctx context.Context, db DB, job, _ string) (int64, millrace.Checkpoint, error) {
 	const op = "claim the job"
 	var none millrace.Checkpoint
-	if err := raiseEpoch(ctx, db, job); err != nil {
-		return 0, none, err
-	}
-	if err := EndWriters(ctx, db, job); err != nil {
+	if err := takeOver(ctx, db, job); err != nil {
 		return 0, none, err
 	}
 	j, cp, err := Read(ctx, db, job)
@@ -119,9 +116,11 @@ func Claim(ctx context.Context, db DB, job, _ string) (int64, millrace.Checkpoin
 	return j.Epoch, cp, nil
 }
 
-// raiseEpoch is durable before anything is built on it: an epoch that a crash of
-// the target takes back could be given to two instances.
-func raiseEpoch(ctx context.Context, db DB, job string) error {
+// takeOver commits durably and after the last commit of a former writer. So the
+// new epoch can't be given to two instances by a crash of the target, and the
+// checkpoint that is read next, which may be acknowledged at once, is durable
+// even where the former writer did not wait for the disk.
+func takeOver(ctx context.Context, db DB, job string) error {
 	const op = "claim the job"
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -137,6 +136,9 @@ func raiseEpoch(ctx context.Context, db DB, job string) error {
 	}
 	if tag.RowsAffected() == 0 {
 		return noJob(op)
+	}
+	if err := EndWriters(ctx, tx, job); err != nil {
+		return err
 	}
 	return wrap(op, tx.Commit(ctx))
 }

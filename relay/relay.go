@@ -35,7 +35,7 @@ const (
 
 // drainWithin bounds the end of a stopped run: a stop is promised within 10 s,
 // and closing both ends and writing the state take the rest.
-const drainWithin = 8 * time.Second
+const drainWithin = 6 * time.Second
 
 // Options say what a Relay connects and whom it tells.
 type Options struct {

@@ -1,6 +1,7 @@
 package replication_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -26,7 +27,7 @@ func TestSlotWithSnapshot(t *testing.T) {
 		db := pg.NewDB(t)
 		db.SQL(t, "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
 		c := connect(t, db)
-		defer c.Close(t.Context())
+		defer ended(t, c)
 		sys, err := c.IdentifySystem(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +84,7 @@ func TestTimelineHistory(t *testing.T) {
 	standby.Promote(t)
 	db := &rig.DB{Server: standby, Name: "postgres"}
 	c := connect(t, db)
-	defer c.Close(t.Context())
+	defer ended(t, c)
 	sys, err := c.IdentifySystem(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func TestAckMovesTheSlot(t *testing.T) {
 			t.Errorf("the slot is active for %s, our walsender is %d", pid, s.PID)
 		}
 		end := commits(t, s, 10)
-		time.Sleep(300 * time.Millisecond) // some reports
+		rig.Linger(t, 300*time.Millisecond, "some reports are sent")
 		if got := confirmed(t, db); got != before {
 			t.Errorf("the slot moved from %s to %s without an Ack", before, got)
 		}
@@ -170,7 +171,7 @@ func TestAckMovesTheSlot(t *testing.T) {
 func TestBusySlot(t *testing.T) {
 	db := streamed(t, rig.Shared(t, 18), 1)
 	s := startStream(t, db, options(db.Name))
-	defer s.Close(t.Context())
+	defer ended(t, s)
 	_, err := connect(t, db).Start(t.Context(), options(db.Name))
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "55006" {
@@ -186,9 +187,9 @@ func TestSlowConsumer(t *testing.T) {
 		db := streamed(t, pg, 100000)
 		db.SQL(t, "ALTER ROLE CURRENT_USER IN DATABASE "+db.Name+" SET wal_sender_timeout = '2s'")
 		s := startStream(t, db, options(db.Name))
-		defer s.Close(t.Context())
+		defer ended(t, s)
 		commits(t, s, 10)
-		time.Sleep(6 * time.Second)
+		rig.Linger(t, 6*time.Second, "three times wal_sender_timeout")
 		commits(t, s, 100000-10)
 	}, versions...)
 }
@@ -196,7 +197,7 @@ func TestSlowConsumer(t *testing.T) {
 func TestServerAnswersWithItsPosition(t *testing.T) {
 	db := streamed(t, rig.Shared(t, 18), 1)
 	s := startStream(t, db, options(db.Name))
-	defer s.Close(t.Context())
+	defer ended(t, s)
 	end := commits(t, s, 1)
 	db.SQL(t, "CREATE TABLE unpublished_work AS SELECT 1") // moves the log, publishes nothing
 	want, err := millrace.ParseLSN(db.Query(t, "SELECT pg_current_wal_flush_lsn()"))
@@ -238,4 +239,12 @@ func TestServerShutsDown(t *testing.T) {
 		t.Fatal("Receive did not end")
 	}
 	_ = s.Close(t.Context()) // there is nobody to say goodbye to
+}
+
+// ended closes a stream or a connection at the end of a test.
+func ended(t testing.TB, c interface{ Close(context.Context) error }) {
+	t.Helper()
+	if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+		t.Errorf("close: %v", err)
+	}
 }

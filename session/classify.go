@@ -138,7 +138,11 @@ func judgeOne(err error, connecting bool) verdict {
 			kind: millrace.KindPreflight,
 			hint: "check sslmode and sslrootcert of the connection string against the server and its certificate",
 		}
-	case isNetwork(err), isOtherRole(err):
+	case isOtherRole(err):
+		return verdict{kind: millrace.KindRetry, unreachable: true, hint: otherRoleHint}
+	case isNetwork(err) && connecting:
+		return verdict{kind: millrace.KindRetry, unreachable: true, hint: unreachableHint}
+	case isNetwork(err):
 		return verdict{kind: millrace.KindRetry, unreachable: true}
 	case errors.Is(err, context.Canceled):
 		return verdict{kind: millrace.KindRetry}
@@ -160,7 +164,7 @@ func judgeState(pg *pgconn.PgError, connecting bool) verdict {
 	// The routine, since messages are translated. Only dropping, altering and
 	// acquiring a slot end there.
 	if pg.Code == "55006" && pg.Routine == "ReplicationSlotAcquire" {
-		return verdict{kind: millrace.KindRetry, slotBusy: true}
+		return verdict{kind: millrace.KindRetry, slotBusy: true, hint: slotBusyHint}
 	}
 	switch {
 	case slices.Contains([]string{"57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04", "53300"}, pg.Code),
@@ -180,6 +184,14 @@ func judgeState(pg *pgconn.PgError, connecting bool) verdict {
 	}
 	return fatal(connecting)
 }
+
+// The hints for what passes by itself, for those who wait for it.
+const (
+	unreachableHint = "start the server, open the way to it, or correct host and port in the connection string"
+	otherRoleHint   = "no host of the connection string is what target_session_attrs asks for: finish the failover, or name all hosts"
+	slotBusyHint    = "another session reads from the slot: SELECT * FROM pg_stat_replication on the source shows it; " +
+		"that of a client which is gone ends after wal_sender_timeout"
+)
 
 // fatal is the verdict on what no repetition cures.
 func fatal(connecting bool) verdict {

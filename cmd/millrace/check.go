@@ -60,11 +60,6 @@ func (a *app) check(ctx context.Context, s *settings, problems config.Problems, 
 			return p.Path == found.Subject+".postgres.url" || strings.HasPrefix(p.Path, found.Subject+".") && strings.Contains(p.Message, "not available")
 		})
 	})
-	for i := range report.Problems {
-		if p := &report.Problems[i]; p.Cure == "" && strings.HasPrefix(p.Text, "connect to ") {
-			p.Cure = "start the server, open the way to it, or correct host and port in the URL"
-		}
-	}
 	report.Problems = append(configFindings(problems), report.Problems...)
 	if err := a.printReport(report); err != nil {
 		return err
@@ -82,7 +77,7 @@ func configFindings(problems config.Problems) []check.Finding {
 	found := []check.Finding{}
 	for _, p := range problems {
 		found = append(found, check.Finding{Subject: p.Path, Text: p.Message,
-			Cure: or(configHint(p.Path), "correct it in the configuration: docs/configuration.md describes all keys")})
+			Cure: configHint(p)})
 	}
 	return found
 }

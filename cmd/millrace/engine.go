@@ -22,7 +22,7 @@ type engine struct {
 func newEngine(r *runner, j *record.Job) *engine {
 	e := &engine{}
 	e.source = capture.New(capture.Options{
-		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match, Generation: j.Generation,
+		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, OnShape: r.newShape,
 	})

@@ -82,15 +82,28 @@ func instanceID() string {
 // writes them.
 func (k *keeper) set(state record.State, reason string) {
 	k.mu.Lock()
-	k.state, k.reason, k.hint, k.dirty = state, reason, "", true
+	k.state, k.reason, k.hint, k.dirty = state, reason, hintOf(state), true
 	k.mu.Unlock()
 	k.poke()
+}
+
+// hintOf is the hint of a state in which nothing is wrong.
+func hintOf(state record.State) string {
+	switch state {
+	case record.Bootstrapping:
+		return "wait: the source keeps its log and old row versions until the first load is complete"
+	case record.CatchingUp:
+		return "wait: the lag shows how far it is"
+	case record.Streaming:
+		return "millrace wait --now returns once the destination holds what the source has"
+	}
+	return ""
 }
 
 // follow takes note of a state that somebody else writes to the record.
 func (k *keeper) follow(state record.State, reason string) {
 	k.mu.Lock()
-	k.state, k.reason, k.hint, k.dirty = state, reason, "", false
+	k.state, k.reason, k.hint, k.dirty = state, reason, hintOf(state), false
 	k.mu.Unlock()
 }
 

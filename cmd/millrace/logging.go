@@ -15,7 +15,7 @@ func (a *app) logger() (*slog.Logger, error) {
 	switch {
 	case a.quiet && a.verbose:
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "--quiet and --verbose",
-			Err: fmt.Errorf("one excludes the other")}
+			Err: fmt.Errorf("one excludes the other"), Hint: "leave one of them out"}
 	case a.quiet:
 		level = slog.LevelWarn
 	case a.verbose:

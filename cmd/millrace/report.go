@@ -65,7 +65,11 @@ func (a *app) printError(err error) {
 	}
 	for _, one := range problems(err) {
 		fmt.Fprintln(a.stderr, label, oneLine(one.Error()))
-		if h := millrace.HintOf(one); h != "" {
+		h := millrace.HintOf(one)
+		if h == "" && strings.HasPrefix(one.Error(), unknownCommand) {
+			h = "millrace --help lists the verbs"
+		}
+		if h != "" {
 			fmt.Fprintln(a.stderr, hint, oneLine(h))
 		}
 	}
@@ -86,6 +90,9 @@ func problems(err error) []error {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
+// unknownCommand begins cobra's error of a verb, or an argument, that there is not.
+const unknownCommand = "unknown command"
+
 // exitCode sorts errors that no verb has sorted itself.
 func exitCode(err error) int {
 	var e *exit
@@ -99,7 +106,7 @@ func exitCode(err error) int {
 			code = exitUsage
 		case millrace.KindOf(one) == millrace.KindResync:
 			code = exitJob
-		case strings.HasPrefix(one.Error(), "unknown command"):
+		case strings.HasPrefix(one.Error(), unknownCommand):
 			code = exitUsage
 		}
 	}

@@ -99,7 +99,7 @@ func (r *runner) end(ctx context.Context, err error) error {
 	}
 	r.closeHTTP()
 	if err == nil {
-		r.log.Info("stopped", "held", r.progress.Held(), "reason", reason)
+		r.log.Info("stopped", "held", r.progress.Held(), "reason", or(reason, "stopped by a signal, before the first load was complete"))
 		return nil
 	}
 	return &exit{jobExitCode(err), err}

@@ -19,7 +19,7 @@ import (
 
 const (
 	// lastWrite bounds the last write to the record: within the 10 s of a stop,
-	// of which draining may take 8.
+	// of which draining may take 6.
 	lastWrite = 1200 * time.Millisecond
 	// lastWriteOfError is for an error, which must not be lost over a
 	// connection that is just being made anew.
@@ -395,7 +395,7 @@ func (r *runner) verdict(ctx context.Context, err error) (state record.State, re
 	case millrace.KindResync:
 		return record.ResyncRequired, reason, or(hint, restartHint)
 	case millrace.KindPreflight, millrace.KindConfig, millrace.KindRetry:
-		return record.Stopped, reason, hint
+		return record.Stopped, reason, or(hint, "cure what the reason says, then start millrace run again")
 	}
 	return record.Failed, reason, or(hint, "cure it, and start millrace run again: it goes on at the same transaction")
 }

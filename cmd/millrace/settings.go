@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
@@ -44,6 +45,9 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 	for _, set := range overrides {
 		set(c)
 	}
+	if len(problems) == 1 && problems[0].Path == noFile {
+		return nil, nil, configError(problems)
+	}
 	problems = problems.Plus(c.Validate(config.Checks{
 		Patterns: func(texts []string) []error {
 			_, errs := catalog.ParsePatterns(texts)
@@ -76,6 +80,10 @@ func (a *app) read() (*config.Config, config.Problems) {
 	}
 	if path == "" {
 		return config.FromURLs(from, to, a.job, a.tables)
+	}
+	if _, err := os.Stat(path); err != nil {
+		// Nothing else can be said of what it would hold.
+		return config.Default(), config.Problems{{Path: noFile, Message: err.Error()}}
 	}
 	c, problems := config.Load(path)
 	if from != "" {
@@ -124,21 +132,39 @@ func cause(err error) error {
 func configError(problems config.Problems) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
-		errs[i] = &millrace.Error{Kind: millrace.KindConfig, Op: p.Path, Err: errors.New(p.Message), Hint: configHint(p.Path)}
+		errs[i] = &millrace.Error{Kind: millrace.KindConfig, Op: p.Path, Err: errors.New(p.Message), Hint: configHint(p)}
 	}
 	return errors.Join(errs...)
 }
 
-// configHint helps where nothing at all was given.
-func configHint(path string) string {
-	switch path {
-	case "source.postgres.url":
+// configHint says what cures a problem of the configuration.
+func configHint(p config.Problem) string {
+	missing := p.Message == "missing"
+	switch {
+	case p.Path == "source.postgres.url" && missing:
 		return "give a configuration file with -c, or --from and --to"
-	case "job":
+	case p.Path == "destination.postgres.url" && missing:
+		return "add it to the file, or give --to"
+	case p.Path == "job":
 		return "job: NAME in the file, or --job NAME"
+	case strings.Contains(p.Message, "environment variable"):
+		return "export it for this process (systemd: EnvironmentFile=); a plain ${ is written $${"
+	case strings.Contains(p.Message, "not available in this version"):
+		return "take it out: this version can't do that, and ignores nothing"
+	case p.Path == "source.postgres.tables":
+		return "patterns are written as for pg_dump -t, with a schema, such as 'public.*' or 'public.\"Odd name\"'"
+	case p.Path == "resources.memory_budget":
+		return "raise it, or lower what has to fit into it"
+	case strings.HasSuffix(p.Path, ".url"):
+		return "correct the connection string; @, / and : in a password are written %40, %2F and %3A, or use libpq's keyword=value form"
+	case p.Path == noFile:
+		return "correct the path behind -c or in MILLRACE_CONFIG"
 	}
-	return ""
+	return "correct it in the configuration: docs/configuration.md describes all keys"
 }
+
+// noFile is the path of the one problem of a file that can't be read.
+const noFile = "configuration file"
 
 // hasPassword looks for a password that stands in the text itself, in URL or in
 // keyword form.

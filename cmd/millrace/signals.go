@@ -10,7 +10,7 @@ import (
 )
 
 // graceful is how long a stopped process has: a stop is promised within 10 s.
-const graceful = 9500 * time.Millisecond
+const graceful = 9 * time.Second
 
 // sameSignal is how soon after the first one a signal is not taken for a second
 // one: timeout(1) sends its signal to the process and then to its group.

@@ -78,6 +78,8 @@ type waiter struct {
 	held   millrace.LSN
 	doing  string // what a timeout is to say
 	trying error  // the last lost connection
+
+	stopped bool // the job, when it was looked at last
 }
 
 func (w *waiter) run(ctx context.Context) error {
@@ -90,9 +92,20 @@ func (w *waiter) run(ctx context.Context) error {
 			return err
 		}
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "wait", Err: w.timedOut(),
-			Hint: "millrace status shows what the job is doing"}
+			Hint: w.advice()}
 	}
 	return w.print(time.Since(began))
+}
+
+// advice is the hint of a timeout.
+func (w *waiter) advice() string {
+	switch {
+	case w.trying != nil:
+		return or(millrace.HintOf(w.trying), "millrace status shows what the job is doing")
+	case w.stopped:
+		return "the job does not run: millrace run takes it up again"
+	}
+	return "millrace status shows what the job is doing"
 }
 
 func (w *waiter) timedOut() error {
@@ -193,12 +206,12 @@ func (w *waiter) look(ctx context.Context, conn *pgx.Conn) (bool, error) {
 			Err: fmt.Errorf("the job is in state %s: %s", j.State, j.Reason), Hint: j.Hint}}
 	}
 	if why := w.token.Foreign(cp.History); why != "" {
-		return false, &millrace.Error{Kind: millrace.KindPreflight, Op: "wait", Err: errors.New(why)}
+		return false, &millrace.Error{Kind: millrace.KindPreflight, Op: "wait", Err: errors.New(why), Hint: takeNewToken}
 	}
 	if w.at == 0 {
 		w.at = w.token.LSN.Normalize(j.PageSize, j.SegmentSize)
 	}
-	w.held = cp.Acked
+	w.held, w.stopped = cp.Acked, j.State == record.Stopped
 	if j.ConsistentFrom == 0 {
 		w.doing = fmt.Sprintf("the first load is not complete (state %s)", j.State)
 		return false, nil
@@ -214,6 +227,9 @@ func (w *waiter) look(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	return line == cp.Timeline && cp.Acked >= w.at, nil
 }
 
+// takeNewToken is for a token that this job never holds.
+const takeNewToken = "take a new token from the source that the job follows, after the commit it is to stand for"
+
 // lookBack decides a token of an earlier timeline.
 func (w *waiter) lookBack(ctx context.Context, conn *pgx.Conn, line, current int32) (bool, error) {
 	held, err := heldOn(ctx, conn, w.Job, line, w.at)
@@ -221,7 +237,8 @@ func (w *waiter) lookBack(ctx context.Context, conn *pgx.Conn, line, current int
 		return held, err
 	}
 	return false, &millrace.Error{Kind: millrace.KindPreflight, Op: "wait",
-		Err: fmt.Errorf("position %s of timeline %d is not on the history that the job follows (timeline %d)", w.at, line, current)}
+		Err:  fmt.Errorf("position %s of timeline %d is not on the history that the job follows (timeline %d)", w.at, line, current),
+		Hint: takeNewToken}
 }
 
 // heldOn tells whether a position of an earlier timeline was applied before the
@@ -246,8 +263,9 @@ func durableCommit(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	// A transaction commits to the log only if it has a number.
-	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_current_xact_id(),
+	// A commit is flushed only if its transaction has written to the log; having
+	// a number is not enough. A message writes there and nowhere else.
+	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_logical_emit_message(true, 'millrace', ''),
 		CASE WHEN pg_catalog.current_setting('synchronous_commit') = 'off'
 		     THEN pg_catalog.set_config('synchronous_commit', 'on', true) END`); err != nil {
 		return err
