@@ -157,6 +157,7 @@ func (l *load) begin(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+		advise(err)
 		l.undo(ctx, err)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

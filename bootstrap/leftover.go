@@ -22,6 +22,18 @@ const restartHint = "millrace bootstrap --restart-snapshot --yes empties the tab
 // againHint is for what has no cure of its own.
 const againHint = "cure what the reason says, then start millrace bootstrap again"
 
+// advise gives an error that has no hint one. Those to try again need none.
+func advise(err error) {
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Kind == millrace.KindRetry || millrace.HintOf(err) != "" {
+		return
+	}
+	e.Hint = againHint
+	if strings.HasPrefix(session.SQLState(err), "22") && e.Peer == millrace.PeerDestination {
+		e.Hint = "a column of the target can't hold a value of the source: give it the source's type, then start millrace bootstrap again"
+	}
+}
+
 // refuseHalf ends a load that finds another one's remains: complete tables, from
 // a snapshot which is gone. Less than that is not worth asking for, and goes.
 func (l *load) refuseHalf(ctx context.Context) error {

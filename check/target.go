@@ -38,11 +38,12 @@ func (c *checker) checkTargetTables(ctx context.Context) error {
 			c.compare(s, d)
 		}
 	}
-	if err := c.checkTargetRights(ctx, present); err != nil {
+	readable, err := c.checkTargetRights(ctx, present)
+	if err != nil {
 		return err
 	}
 	if c.loading() && c.Mode != modeNone {
-		if err := c.checkEmpty(ctx, present); err != nil {
+		if err := c.checkEmpty(ctx, readable); err != nil {
 			return err
 		}
 	}
@@ -162,20 +163,24 @@ SELECT n.nspname::text, c.relname::text, has_schema_privilege(n.oid, 'USAGE'), r
                               WHERE NOT has_table_privilege(c.oid, p)), ', ')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY($1::oid[])`
 
-func (c *checker) checkTargetRights(ctx context.Context, present []*catalog.Table) error {
+// checkTargetRights finds what the role may not do, and gives the tables that it
+// may read.
+func (c *checker) checkTargetRights(ctx context.Context, present []*catalog.Table) (readable []*catalog.Table, err error) {
 	oids := make([]uint32, len(present))
 	for i, d := range present {
 		oids[i] = d.OID
 	}
 	rows, err := c.target.Query(ctx, targetRights, oids)
 	if err != nil {
-		return session.Wrap("read privileges", millrace.PeerDestination, err)
+		return nil, session.Wrap("read privileges", millrace.PeerDestination, err)
 	}
+	denied := map[millrace.TableName]bool{}
 	role := millrace.QuoteIdent(c.targetServer.Role)
 	var name millrace.TableName
 	var mayUse, hidden bool
 	var missing string
 	_, err = pgx.ForEachRow(rows, []any{&name.Schema, &name.Name, &mayUse, &hidden, &missing}, func() error {
+		denied[name] = !mayUse || hidden || strings.Contains(missing, "SELECT")
 		if !mayUse {
 			c.problem("schema "+name.Schema, "GRANT USAGE ON SCHEMA "+millrace.QuoteIdent(name.Schema)+" TO "+role, "role %s may not use it on the target", c.targetServer.Role)
 		}
@@ -188,7 +193,8 @@ func (c *checker) checkTargetRights(ctx context.Context, present []*catalog.Tabl
 		}
 		return nil
 	})
-	return session.Wrap("read privileges", millrace.PeerDestination, err)
+	readable = slices.DeleteFunc(slices.Clone(present), func(d *catalog.Table) bool { return denied[d.Name] })
+	return readable, session.Wrap("read privileges", millrace.PeerDestination, err)
 }
 
 // checkEmpty names tables whose rows the first load would be added to.

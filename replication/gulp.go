@@ -22,6 +22,12 @@ import (
 // All that is about a server nearby. Over a distance a small buffer would bound
 // the throughput to its size a round trip, so it is left to the kernel there.
 //
+// There are two stable states: with the buffer full, sending is cheap, and so
+// much comes in a pause that it fills again; with the buffer open, sending is
+// dear, and it does not. A longer pause, once, leads from the latter into the
+// former. It is made when much begins to come, and now and then while reads at a
+// high rate find the buffer open.
+//
 // A pause must cost nothing when there is little to do, so there is one only
 // while much is coming in. And it bounds what can be read to a buffer a pause.
 // That is a gain while messages are small and their number is what costs; with
@@ -29,7 +35,10 @@ import (
 const (
 	receiveBuffer = 64 << 10
 	pause         = time.Millisecond
-	hotRate       = 2 << 20 // bytes per second above which reads are paced
+	longPause     = 4 * time.Millisecond
+	hotRate       = 2 << 20  // bytes per second above which reads are paced
+	highRate      = 16 << 20 // and above which an open buffer is to be filled
+	openReads     = 64       // after that many reads that did not find it full
 	hotWindow     = 5 * time.Millisecond
 	hotFor        = 50 * time.Millisecond // how long one hot window has an effect
 	largeMessage  = 512
@@ -164,20 +173,39 @@ type pace struct {
 	until  time.Time // pace reads until then
 	last   int       // size of the last read
 	frames int       // frames since the last read
+	open   int       // reads since the buffer was found full
+	long   bool      // the next pause is a long one
 	now    time.Time // of the last read
+}
+
+// begin takes a new stream for one with much to send.
+func (p *pace) begin() {
+	p.now = time.Now()
+	p.since, p.until = p.now, p.now.Add(hotFor)
 }
 
 // saw counts a read.
 func (p *pace) saw(n int) {
 	p.last, p.frames = n, 0
 	p.bytes += n
-	p.now = time.Now()
-	if dt := p.now.Sub(p.since); dt >= hotWindow {
-		if float64(p.bytes) > hotRate*dt.Seconds() {
-			p.until = p.now.Add(hotFor)
-		}
-		p.since, p.bytes = p.now, 0
+	p.open++
+	if n >= receiveBuffer {
+		p.open = 0
 	}
+	p.now = time.Now()
+	dt := p.now.Sub(p.since)
+	if dt < hotWindow {
+		return
+	}
+	rate := float64(p.bytes) / dt.Seconds()
+	p.since, p.bytes = p.now, 0
+	if rate <= hotRate {
+		return
+	}
+	if !p.now.Before(p.until) || rate > highRate && p.open >= openReads {
+		p.long, p.open = true, 0
+	}
+	p.until = p.now.Add(hotFor)
 }
 
 // rest pauses if there is much to do and all that has arrived was read.
@@ -185,7 +213,11 @@ func (p *pace) rest() {
 	if !p.now.Before(p.until) || p.last >= receiveBuffer && p.last > p.frames*largeMessage || !p.socket.drained() {
 		return
 	}
+	d := pause
+	if p.long {
+		d, p.long = longPause, false
+	}
 	p.socket.lowWater(receiveBuffer)
-	time.Sleep(pause)
+	time.Sleep(d)
 	p.socket.lowWater(1)
 }

@@ -95,6 +95,7 @@ func (c *Conn) Start(ctx context.Context, opt Options) (*Stream, error) {
 		}
 		return nil, err
 	}
+	s.in.begin()
 	go s.write()
 	return s, nil
 }

@@ -143,6 +143,9 @@ func redacted(cfg *pgx.ConnConfig) string {
 // hold the whole string, and their texts may quote a piece of a password that
 // was not escaped.
 func parse(conn string) (*pgx.ConnConfig, error) {
+	if spillsPassword(conn) {
+		return nil, fmt.Errorf("an @ where none can be: a password's @ and / must be percent-encoded (%%40 and %%2F)")
+	}
 	cfg, err := pgx.ParseConfig(conn)
 	if err == nil {
 		return cfg, nil
@@ -155,6 +158,23 @@ func parse(conn string) (*pgx.ConnConfig, error) {
 		return nil, fmt.Errorf("not a valid connection string")
 	}
 	return nil, fmt.Errorf("%s", text)
+}
+
+// spillsPassword tells whether a URL has an @ behind its host. The password
+// then holds a / that was not encoded, and pieces of it would be taken, and
+// shown, for host, port or database.
+func spillsPassword(conn string) bool {
+	scheme, rest, isURL := strings.Cut(conn, "://")
+	if !isURL || (scheme != "postgres" && scheme != "postgresql") {
+		return false
+	}
+	if i := strings.IndexAny(rest, "@/"); i >= 0 && rest[i] == '@' { // user and password end here, as in libpq
+		rest = rest[i+1:]
+	}
+	_, rest, _ = strings.Cut(rest, "/")
+	path, query, _ := strings.Cut(rest, "?")
+	key, _, _ := strings.Cut(query, "=") // a value may hold one: user=me@example
+	return strings.Contains(path, "@") || strings.Contains(key, "@")
 }
 
 // libpqOnly lists libpq's parameters that pgx would hand to the server as

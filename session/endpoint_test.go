@@ -235,3 +235,24 @@ func TestConnIsAskedEachTime(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A password that was not encoded must not be taken, and shown, for a host.
+func TestPasswordThatSpills(t *testing.T) {
+	clean(t)
+	for conn, refused := range map[string]bool{
+		"postgres://me:ge@heim/x@db.example/shop":          true,
+		"postgres://me:12/geheim@db.example/shop":          true,
+		"postgres://me:12?geheim@db.example/shop":          false,
+		"postgres://me:ge%40heim%2Fx@db.example/shop":      false,
+		"postgres:///shop?host=db.example&user=me@example": false,
+		"host=db.example password=ge@heim/x user=me":       false,
+	} {
+		_, err := Static(millrace.PeerSource, conn, "j").Config()
+		if (err != nil) != refused {
+			t.Errorf("%s: %v", conn, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "heim") || millrace.HintOf(err) == "") {
+			t.Errorf("%s: %v", conn, err)
+		}
+	}
+}

@@ -51,6 +51,8 @@ func TestScripts(t *testing.T) {
 			e.Setenv("OTHER_SERVER", target.URL("postgres"))
 			e.Setenv("JOB", from.Name)
 			e.Setenv("SOURCE_PORT", strconv.Itoa(source.Port()))
+			e.Setenv("TARGET_PORT", strconv.Itoa(target.Port()))
+			e.Setenv("TARGET_DB", to.Name)
 			e.Setenv("PGBIN", filepath.Dir(source.Bin("psql")))
 			e.Setenv("PATH", e.Getenv("PATH")+string(filepath.ListSeparator)+filepath.Dir(source.Bin("psql")))
 			e.Values["psql"] = source.Bin("psql")

@@ -156,7 +156,7 @@ func configHint(p config.Problem) string {
 	case p.Path == "resources.memory_budget":
 		return "raise it, or lower what has to fit into it"
 	case strings.HasSuffix(p.Path, ".url"):
-		return "correct the connection string; @, / and : in a password are written %40, %2F and %3A, or use libpq's keyword=value form"
+		return "correct the connection string; @, / and % in a password are written %40, %2F and %25, or use libpq's keyword=value form"
 	case p.Path == noFile:
 		return "correct the path behind -c or in MILLRACE_CONFIG"
 	}

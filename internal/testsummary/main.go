@@ -44,20 +44,25 @@ func run(ctx context.Context, args []string, out io.Writer) (bool, error) {
 	raced, args := cutRace(args)
 	began := time.Now()
 	s := newSummary(out)
+	var err error
 	for _, pass := range passes(raced, args) {
-		pkgs, err := list(ctx, pass.packages)
-		if err != nil {
-			return false, err
-		}
-		pkgs = slices.DeleteFunc(pkgs, func(p string) bool { return slices.Contains(pass.without, p) })
-		if len(pkgs) == 0 {
-			continue
-		}
-		if err := goTest(ctx, s, slices.Concat(pass.flags, pkgs, tail)); err != nil {
-			return false, err
+		if err = s.run(ctx, pass, tail); err != nil {
+			break // what ran until now is reported all the same
 		}
 	}
-	return s.finish(time.Since(began)), nil
+	return s.finish(time.Since(began)), err
+}
+
+func (s *summary) run(ctx context.Context, p pass, tail []string) error {
+	pkgs, err := list(ctx, p.packages)
+	if err != nil {
+		return err
+	}
+	pkgs = slices.DeleteFunc(pkgs, func(name string) bool { return slices.Contains(p.without, name) })
+	if len(pkgs) == 0 {
+		return nil
+	}
+	return goTest(ctx, s, slices.Concat(p.flags, pkgs, tail))
 }
 
 // cutTail takes off -args and what follows, which is for the test binaries.
