@@ -46,7 +46,7 @@ func TestMissingRow(t *testing.T) {
 		p.dst.SQL(t, "DELETE FROM a WHERE id = 7")
 		txns := p.change(t, "INSERT INTO a VALUES (11, 'k', 0); UPDATE a SET v = 1 WHERE id < 5; UPDATE a SET v = 2 WHERE id > 5; UPDATE a SET v = 3")
 		e := stops(t, p, s, txns, 2, "INSERT INTO a VALUES (7, 'k7', 0)")
-		if e.Key != `("id", "k")=(7, k7)` || e.Table.Name != "a" || !strings.Contains(e.Error(), "missing") {
+		if e.Key != `(id, k)=(7, k7)` || e.Table.Name != "a" || !strings.Contains(e.Error(), "missing") {
 			t.Errorf("%v", e)
 		}
 		p.same(t)

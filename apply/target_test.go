@@ -151,7 +151,7 @@ func TestManyRows(t *testing.T) {
 		p.point = reopen(t, s).Acked
 		txns := p.change(t, "BEGIN; INSERT INTO u SELECT g, g FROM generate_series(1, 20000) g; UPDATE a SET v = 'after' WHERE id < 10; COMMIT")
 		e := stops(t, p, s, txns, 0, "DELETE FROM u WHERE id = -1")
-		if e == nil || e.Key != "(v)=(4321)" {
+		if e == nil || e.Key != "(id)=(4321)" {
 			t.Errorf("%v", e)
 		}
 		p.same(t)

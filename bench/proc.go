@@ -171,7 +171,7 @@ func describeMachine() machine {
 		}
 	}
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		m.Kernel = strings.TrimSpace(string(b))
+		m.Kernel, _, _ = strings.Cut(strings.TrimSpace(string(b)), "-") // whose build it is does not matter
 	}
 	return m
 }
