@@ -14,117 +14,119 @@ import (
 
 const twoTables = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)"
 
-// TestStartRefuses breaks one thing at a time.
+// refusals break one thing each.
+var refusals = []struct {
+	name    string
+	disturb func(t *testing.T, s *source)
+	kind    millrace.Kind
+	text    string
+	hint    string
+}{
+	{
+		name:    "no slot",
+		disturb: func(t *testing.T, s *source) { s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')") },
+		kind:    millrace.KindPreflight, text: "does not exist", hint: "run never creates a slot",
+	},
+	{
+		name: "slot of another plugin",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
+			s.db.SQL(t, "SELECT pg_create_logical_replication_slot('"+s.db.Name+"', 'test_decoding')")
+		},
+		kind: millrace.KindResync, text: `is of plugin "test_decoding"`, hint: "--restart-snapshot",
+	},
+	{
+		name: "slot of another database",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
+			s.db.Server.SQL(t, "postgres", "SELECT pg_create_logical_replication_slot('"+s.db.Name+"', 'pgoutput')")
+			t.Cleanup(func() { s.db.Server.SQL(t, "postgres", "SELECT pg_drop_replication_slot('"+s.db.Name+"')") })
+		},
+		kind: millrace.KindResync, text: `in database "postgres"`, hint: "--restart-snapshot",
+	},
+	{
+		name: "physical slot",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
+			s.db.SQL(t, "SELECT pg_create_physical_replication_slot('"+s.db.Name+"')")
+			t.Cleanup(func() { s.db.Server.SQL(t, "postgres", "SELECT pg_drop_replication_slot('"+s.db.Name+"')") })
+		},
+		kind: millrace.KindResync, text: "is a physical one", hint: "--restart-snapshot",
+	},
+	{
+		name:    "another system",
+		disturb: func(_ *testing.T, s *source) { s.cp.System = "1234567890" },
+		kind:    millrace.KindResync, text: "the destination holds the history of system 1234567890", hint: "--restart-snapshot",
+	},
+	{
+		name:    "a later timeline",
+		disturb: func(_ *testing.T, s *source) { s.cp.Timeline = 2 },
+		kind:    millrace.KindResync, text: "the destination holds timeline 2", hint: "--restart-snapshot",
+	},
+	{
+		name: "slot ahead of the destination",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "INSERT INTO t VALUES (1)")
+			s.db.SQL(t, "SELECT pg_replication_slot_advance('"+s.db.Name+"', pg_current_wal_insert_lsn())")
+		},
+		kind: millrace.KindResync, text: "but the destination holds the history only up to", hint: "--restart-snapshot",
+	},
+	{
+		name:    "source behind the destination",
+		disturb: func(_ *testing.T, s *source) { s.cp.Acked += 1 << 30; s.cp.End = s.cp.Acked },
+		kind:    millrace.KindResync, text: "it was restored or replaced", hint: "--restart-snapshot",
+	},
+	{
+		name:    "no publication",
+		disturb: func(t *testing.T, s *source) { s.db.SQL(t, "DROP PUBLICATION everything") },
+		kind:    millrace.KindData, text: `publication "everything" does not exist`, hint: "--create-publication",
+	},
+	{
+		name: "publication without a table",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u")
+		},
+		kind: millrace.KindData, text: `table public.t: is not in publication "everything"`, hint: `ALTER PUBLICATION "everything" ADD TABLE "public"."t"`,
+	},
+	{
+		name:    "dropped table",
+		disturb: func(t *testing.T, s *source) { s.db.SQL(t, "DROP TABLE t") },
+		kind:    millrace.KindData, text: "table public.t: was dropped at the source", hint: "'!public.t'",
+	},
+	{
+		name: "publish subset",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "ALTER PUBLICATION everything SET (publish = 'insert, update, delete')")
+		},
+		kind: millrace.KindData, text: "only some operations", hint: "SET (publish = 'insert, update, delete, truncate')",
+	},
+	{
+		name: "via root",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "ALTER PUBLICATION everything SET (publish_via_partition_root)")
+		},
+		kind: millrace.KindData, text: "publish_via_partition_root", hint: "publish_via_partition_root = false",
+	},
+	{
+		name: "row filter",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u, TABLE t WHERE (id > 0)")
+		},
+		kind: millrace.KindData, text: "table public.t: has a row filter", hint: "without WHERE",
+	},
+	{
+		name: "column list",
+		disturb: func(t *testing.T, s *source) {
+			s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u, TABLE t (id)")
+		},
+		kind: millrace.KindData, text: "table public.t: has a column list", hint: "without a column list",
+	},
+}
+
+// TestStartRefuses goes through the refusals; none may change the slot.
 func TestStartRefuses(t *testing.T) {
-	cases := []struct {
-		name    string
-		disturb func(t *testing.T, s *source)
-		kind    millrace.Kind
-		text    string
-		hint    string
-	}{
-		{
-			name:    "no slot",
-			disturb: func(t *testing.T, s *source) { s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')") },
-			kind:    millrace.KindPreflight, text: "does not exist", hint: "run never creates a slot",
-		},
-		{
-			name: "slot of another plugin",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
-				s.db.SQL(t, "SELECT pg_create_logical_replication_slot('"+s.db.Name+"', 'test_decoding')")
-			},
-			kind: millrace.KindResync, text: `is of plugin "test_decoding"`, hint: "--restart-snapshot",
-		},
-		{
-			name: "slot of another database",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
-				s.db.Server.SQL(t, "postgres", "SELECT pg_create_logical_replication_slot('"+s.db.Name+"', 'pgoutput')")
-				t.Cleanup(func() { s.db.Server.SQL(t, "postgres", "SELECT pg_drop_replication_slot('"+s.db.Name+"')") })
-			},
-			kind: millrace.KindResync, text: `in database "postgres"`, hint: "--restart-snapshot",
-		},
-		{
-			name: "physical slot",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "SELECT pg_drop_replication_slot('"+s.db.Name+"')")
-				s.db.SQL(t, "SELECT pg_create_physical_replication_slot('"+s.db.Name+"')")
-				t.Cleanup(func() { s.db.Server.SQL(t, "postgres", "SELECT pg_drop_replication_slot('"+s.db.Name+"')") })
-			},
-			kind: millrace.KindResync, text: "is a physical one", hint: "--restart-snapshot",
-		},
-		{
-			name:    "another system",
-			disturb: func(_ *testing.T, s *source) { s.cp.System = "1234567890" },
-			kind:    millrace.KindResync, text: "the destination holds the history of system 1234567890", hint: "--restart-snapshot",
-		},
-		{
-			name:    "a later timeline",
-			disturb: func(_ *testing.T, s *source) { s.cp.Timeline = 2 },
-			kind:    millrace.KindResync, text: "the destination holds timeline 2", hint: "--restart-snapshot",
-		},
-		{
-			name: "slot ahead of the destination",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "INSERT INTO t VALUES (1)")
-				s.db.SQL(t, "SELECT pg_replication_slot_advance('"+s.db.Name+"', pg_current_wal_insert_lsn())")
-			},
-			kind: millrace.KindResync, text: "but the destination holds the history only up to", hint: "--restart-snapshot",
-		},
-		{
-			name:    "source behind the destination",
-			disturb: func(_ *testing.T, s *source) { s.cp.Acked += 1 << 30; s.cp.End = s.cp.Acked },
-			kind:    millrace.KindResync, text: "it was restored or replaced", hint: "--restart-snapshot",
-		},
-		{
-			name:    "no publication",
-			disturb: func(t *testing.T, s *source) { s.db.SQL(t, "DROP PUBLICATION everything") },
-			kind:    millrace.KindData, text: `publication "everything" does not exist`, hint: "--create-publication",
-		},
-		{
-			name: "publication without a table",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u")
-			},
-			kind: millrace.KindData, text: `table public.t: is not in publication "everything"`, hint: `ALTER PUBLICATION "everything" ADD TABLE "public"."t"`,
-		},
-		{
-			name:    "dropped table",
-			disturb: func(t *testing.T, s *source) { s.db.SQL(t, "DROP TABLE t") },
-			kind:    millrace.KindData, text: "table public.t: was dropped at the source", hint: "'!public.t'",
-		},
-		{
-			name: "publish subset",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "ALTER PUBLICATION everything SET (publish = 'insert, update, delete')")
-			},
-			kind: millrace.KindData, text: "only some operations", hint: "SET (publish = 'insert, update, delete, truncate')",
-		},
-		{
-			name: "via root",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "ALTER PUBLICATION everything SET (publish_via_partition_root)")
-			},
-			kind: millrace.KindData, text: "publish_via_partition_root", hint: "publish_via_partition_root = false",
-		},
-		{
-			name: "row filter",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u, TABLE t WHERE (id > 0)")
-			},
-			kind: millrace.KindData, text: "table public.t: has a row filter", hint: "without WHERE",
-		},
-		{
-			name: "column list",
-			disturb: func(t *testing.T, s *source) {
-				s.db.SQL(t, "DROP PUBLICATION everything; CREATE PUBLICATION everything FOR TABLE u, TABLE t (id)")
-			},
-			kind: millrace.KindData, text: "table public.t: has a column list", hint: "without a column list",
-		},
-	}
 	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
-		for _, c := range cases {
+		for _, c := range refusals {
 			t.Run(c.name, func(t *testing.T) {
 				noLeaks(t)
 				s := prepare(t, pg.NewDB(t), twoTables)
