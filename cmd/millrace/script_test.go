@@ -62,6 +62,9 @@ func TestScripts(t *testing.T) {
 			"sql":   sqlCommand,
 			"await": awaitCommand,
 			"exits": exitsCommand,
+			"envfile": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
+			},
 		},
 	})
 }

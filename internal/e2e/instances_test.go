@@ -21,6 +21,7 @@ const eventsSchema = `CREATE TABLE events (n int, what text); CREATE TABLE t (id
 func TestSecondInstance(t *testing.T) {
 	t.Parallel()
 	p := running(t, plan{schema: eventsSchema})
+	rig.Eventually(t, patience, func() bool { return p.record(t, "state") == "streaming" }, "the job streams")
 	second := p.Twin(t)
 	second.Start(t)
 	rig.Eventually(t, patience, func() bool { return !second.Running() }, "the second instance ends")
@@ -126,9 +127,14 @@ func (p *pair) lock(t *testing.T, table string) (release func()) {
 // awaitBlocked waits until the job waits for a lock of the target.
 func (p *pair) awaitBlocked(t *testing.T) {
 	t.Helper()
-	rig.Eventually(t, patience, func() bool {
-		return p.target.Query(t, fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'millrace:%s:%%' AND wait_event_type = 'Lock'", p.Name)) == "1"
-	}, "the job waits for the lock")
+	rig.Eventually(t, patience, func() bool { now := p.blocked(t); return now != "" && now != p.former }, "the job waits for the lock")
+}
+
+// blocked is the backend of the job that waits for a lock, if there is one. That
+// of an instance which has ended waits until the next one claims the job.
+func (p *pair) blocked(t *testing.T) string {
+	t.Helper()
+	return p.target.Query(t, fmt.Sprintf("SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE application_name LIKE 'millrace:%s:%%' AND wait_event_type = 'Lock'", p.Name))
 }
 
 // walsender is the process that serves the slot.

@@ -37,6 +37,7 @@ type pair struct {
 	*blackbox.Job
 	source, target *rig.DB
 	address        map[int]string // of the HTTP server, by pid
+	former         string         // what blocked said when the latest process had ended
 }
 
 // plan says what a pair is made of; the zero value of each field will do.

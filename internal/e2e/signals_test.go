@@ -49,6 +49,7 @@ func (p *pair) stopsInTime(t *testing.T) {
 	if got := p.record(t, "state, reason"); got != "stopped|stopped by a signal" {
 		t.Errorf("the record says %s", got)
 	}
+	p.former = p.blocked(t)
 	if n := p.target.Query(t, "SELECT count(*) FROM millrace.runtime"); n != "0" {
 		t.Errorf("%s instances are still in the record", n)
 	}
