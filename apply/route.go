@@ -85,9 +85,7 @@ func (r *route) tie(i int) error {
 	sent := &r.rel.Columns[i]
 	at := slices.IndexFunc(r.to.Columns, func(c catalog.Column) bool { return c.Name == sent.Name })
 	if at < 0 {
-		e := dataError(r.to.Name, fmt.Errorf("no such column at the destination"),
-			fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s with the source's type; the next run goes on at this transaction",
-				r.to.sql, millrace.QuoteIdent(sent.Name)))
+		e := dataError(r.to.Name, fmt.Errorf("no such column at the destination"), "") // the router knows the type
 		e.Column = sent.Name
 		return e
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,6 +181,12 @@ func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, 
 		return nil, err
 	}
 	r, err := newRoute(rel, to)
+	var lacks *millrace.Error
+	if errors.As(err, &lacks) && lacks.Hint == "" {
+		n := slices.IndexFunc(rel.Columns, func(c millrace.Column) bool { return c.Name == lacks.Column })
+		lacks.Hint = fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s%s", to.sql, millrace.QuoteIdent(lacks.Column),
+			x.typeName(ctx, &rel.Columns[n]), goesOn)
+	}
 	if err != nil || !r.sets {
 		return r, err
 	}
@@ -190,6 +197,20 @@ func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, 
 		r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
 	}
 	return r, nil
+}
+
+// typeName names the type of a column as it is declared at the source. Built-in
+// types are the same on both sides; of others the stream tells the name.
+func (x *router) typeName(ctx context.Context, sent *millrace.Column) string {
+	if sent.TypeName != "" {
+		return sent.TypeName
+	}
+	var name string
+	err := x.conn.QueryRow(ctx, "SELECT pg_catalog.format_type($1::pg_catalog.oid, $2)", sent.Type, sent.Mod).Scan(&name)
+	if err != nil || sent.Type >= firstUserOID {
+		return "with the source's type"
+	}
+	return name
 }
 
 // confirm makes sure that the target table is the one that the source's table

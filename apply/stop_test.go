@@ -112,7 +112,7 @@ func TestShapeOfTheTarget(t *testing.T) {
 	s := p.open(t)
 	txns := p.change(t, "INSERT INTO a VALUES (1, 1, 'x')")
 	e := stops(t, p, s, txns, 0, `ALTER TABLE a ADD v int, ALTER extra SET DEFAULT 5`)
-	if e.Table.Name != "a" || e.Column != "v" || !strings.Contains(e.Hint, `ALTER TABLE "public"."a" ADD COLUMN "v"`) {
+	if e.Table.Name != "a" || e.Column != "v" || !strings.Contains(e.Hint, `ALTER TABLE "public"."a" ADD COLUMN "v" integer;`) {
 		t.Errorf("%v\n%s", e, e.Hint)
 	}
 	p.sameQuery(t, "SELECT id, v, w FROM a")
@@ -131,6 +131,13 @@ func TestShapeOfTheTarget(t *testing.T) {
 	p.point = txns[0].End
 	txns = p.change(t, "INSERT INTO c VALUES (1)")
 	if e := stops(t, p, s, txns, 0, "DROP VIEW c; CREATE TABLE c (id int PRIMARY KEY)"); !strings.Contains(e.Error(), "not a table") {
+		t.Errorf("%v", e)
+	}
+	p.point = txns[0].End
+	p.src.SQL(t, "CREATE TABLE d (id int PRIMARY KEY)")
+	p.dst.SQL(t, "CREATE UNLOGGED TABLE d (id int PRIMARY KEY)")
+	txns = p.change(t, "INSERT INTO d VALUES (1)")
+	if e := stops(t, p, s, txns, 0, "ALTER TABLE d SET LOGGED"); !strings.Contains(e.Error(), "unlogged") || !strings.Contains(e.Hint, "SET LOGGED") {
 		t.Errorf("%v", e)
 	}
 }

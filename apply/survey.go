@@ -57,6 +57,9 @@ func (x *router) describe(ctx context.Context, name millrace.TableName) (*target
 	case t == nil:
 		return nil, dataError(name, errors.New("at the destination this is not a table"),
 			"rename or drop it there and create the table"+goesOn)
+	case t.Persistence == 'u':
+		return nil, dataError(name, errors.New("it is unlogged at the destination: a crash there would empty it"),
+			"ALTER TABLE "+t.sql+" SET LOGGED, after making sure that it holds what the source does"+goesOn)
 	case t.ruled:
 		return nil, dataError(name, errors.New("a rule at the destination would rewrite its changes"),
 			"ALTER TABLE "+t.sql+" DISABLE RULE for its rules, or let the role SET session_replication_role"+goesOn)

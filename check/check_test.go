@@ -134,6 +134,9 @@ var findings = map[string]struct {
 		change: func(_ *testing.T, b *bed) { b.SchemaMode = "existing" },
 		want: []string{`?public.t: the target has no unique index on the columns id, by which changed rows are found: changes go row by row and slowly => CREATE UNIQUE INDEX ON "public"."t" ("id")`,
 			"?public.f: has REPLICA IDENTITY FULL and no unique index on the target"}},
+	"existing, unlogged": {source: plain, target: `CREATE UNLOGGED TABLE t (id int PRIMARY KEY, v text)`,
+		change: func(_ *testing.T, b *bed) { b.SchemaMode = "existing" },
+		want:   []string{`!public.t: is unlogged on the target: a crash would empty it there, and the job could not notice => ALTER TABLE "public"."t" SET LOGGED`}},
 	"triggers": {source: plain, target: plain + `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 			CREATE TRIGGER quiet BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f();
 			CREATE TRIGGER loud BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER loud`,

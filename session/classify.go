@@ -46,6 +46,8 @@ func Wrap(op string, peer millrace.Peer, err error) error {
 	switch {
 	case v.slotBusy:
 		e.Condition = waitingForSlot
+	case SQLState(err) == readOnly && peer == millrace.PeerSource:
+		e.Kind, e.Hint = millrace.KindPreflight, readOnlySourceHint // what is made there, such as a slot, is made once
 	case v.unreachable && peer == millrace.PeerSource:
 		e.Condition = sourceUnreachable
 	case v.unreachable && peer == millrace.PeerDestination:
@@ -177,19 +179,26 @@ func judgeState(pg *pgconn.PgError, connecting bool) verdict {
 	case slices.Contains([]string{"40000", "40001", "40003", "40P01", "55P03", "57014"}, pg.Code),
 		strings.HasPrefix(pg.Code, "53"):
 		return verdict{kind: millrace.KindRetry}
-	case pg.Code == "25006":
-		v := fatal(connecting)
-		v.hint = "this server is read only; target_session_attrs=read-write in the connection string finds the primary among several hosts"
-		return v
+	case pg.Code == readOnly:
+		// A server that was the primary and is a standby now: the new primary
+		// takes its place, at the same address or another one of the string.
+		return verdict{kind: millrace.KindRetry, unreachable: true, hint: readOnlyHint}
 	}
 	return fatal(connecting)
 }
+
+// readOnly is the SQLSTATE of a write that a standby refuses.
+const readOnly = "25006"
 
 // The hints for what passes by itself, for those who wait for it.
 const (
 	unreachableHint = "start the server, open the way to it, or correct host and port in the connection string"
 	otherRoleHint   = "no host of the connection string is what target_session_attrs asks for: finish the failover, or name all hosts"
-	slotBusyHint    = "another session reads from the slot: SELECT * FROM pg_stat_replication on the source shows it; " +
+	readOnlyHint    = "this server is read only, as a standby is: finish the failover; target_session_attrs=read-write in the " +
+		"connection string finds the primary among several hosts"
+	readOnlySourceHint = "this server is read only, as a standby is: name its primary; target_session_attrs=read-write in the " +
+		"connection string finds it among several hosts"
+	slotBusyHint = "another session reads from the slot: SELECT * FROM pg_stat_replication on the source shows it; " +
 		"that of a client which is gone ends after wal_sender_timeout"
 )
 

@@ -45,7 +45,7 @@ func TestWrap(t *testing.T) {
 		{state("42P01"), millrace.KindData, ""},
 		{state("42501"), millrace.KindData, ""},
 		{state("28P01"), millrace.KindData, ""}, // of a dblink, say: not our connection
-		{state("25006"), millrace.KindData, ""},
+		{state("25006"), millrace.KindRetry, "destination_unreachable"},
 		{state("55000"), millrace.KindData, ""},
 		{state("55006"), millrace.KindData, ""},
 		{state("58P01"), millrace.KindData, ""},

@@ -38,6 +38,9 @@ func Pair(source, target *catalog.Table) (Table, []Finding) {
 		add("replicate partitions into partitions of the same names", "is an ordinary table on the source and not on the target")
 		return t, found
 	}
+	if target.Persistence == 'u' {
+		add(alter("SET LOGGED"), "is unlogged on the target: a crash would empty it there, and the job could not notice")
+	}
 	for i := range source.Columns {
 		s := &source.Columns[i]
 		d := target.Column(s.Name)

@@ -130,7 +130,10 @@ func (s *settings) preflight(ctx context.Context, f *bootstrapFlags) error {
 		}
 	}
 	for _, w := range report.Warnings {
-		s.log.Warn(oneLine(w.String()), "hint", oneLine(w.Cure))
+		if !s.warned[w] { // a first load is tried again and again while a server is away
+			s.log.Warn(oneLine(w.String()), "hint", oneLine(w.Cure))
+		}
+		s.warned[w] = true
 	}
 	errs := make([]error, len(report.Problems))
 	for i, p := range report.Problems {

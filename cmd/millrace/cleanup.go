@@ -15,13 +15,16 @@ import (
 )
 
 func (a *app) cleanupCommand() *cobra.Command {
-	var yes, dryRun bool
+	var yes, dryRun, gone bool
 	c := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Drop the slot, the publication and the records that Millrace made",
 		Long: `Cleanup ends a job: it drops the replication slot and the publication, if Millrace created
 them, and removes the job's records. It never drops what it found, and the copied tables
-stay. Until the slot is dropped the source keeps WAL for it.`,
+stay. Until the slot is dropped the source keeps WAL for it.
+
+With --source-gone it asks nothing of the source and removes the records alone: for a server
+that does not exist any more.`,
 		Example: `  millrace cleanup --dry-run
   millrace cleanup --yes`,
 		Args: cobra.NoArgs,
@@ -34,11 +37,12 @@ stay. Until the slot is dropped the source keeps WAL for it.`,
 			if err != nil {
 				return err
 			}
-			return a.cleanup(c.Context(), s, dryRun)
+			return a.cleanup(c.Context(), s, dryRun, gone)
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do it")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and do nothing")
+	c.Flags().BoolVar(&gone, "source-gone", false, "remove the records only: the source does not exist any more")
 	return c
 }
 
@@ -50,7 +54,7 @@ type step struct {
 	do     func(context.Context) error
 }
 
-func (a *app) cleanup(ctx context.Context, s *settings, dryRun bool) error {
+func (a *app) cleanup(ctx context.Context, s *settings, dryRun, gone bool) error {
 	target, err := s.target.Connect(ctx, session.Watch)
 	if err != nil {
 		return err
@@ -70,9 +74,15 @@ func (a *app) cleanup(ctx context.Context, s *settings, dryRun bool) error {
 			Err:  fmt.Errorf("an instance runs it on host %s with pid %d", rt.Host, rt.PID),
 			Hint: "stop it first; if it was killed, its heartbeat counts for " + (silentBeats * s.Safety.HeartbeatInterval).String()}
 	}
-	steps, source, err := a.cleanupSteps(ctx, s, j)
-	if source != nil {
-		defer source.Close(context.WithoutCancel(ctx))
+	var steps []step
+	if gone {
+		s.leaveSource(j)
+	} else {
+		var source *pgx.Conn
+		steps, source, err = a.cleanupSteps(ctx, s, j)
+		if source != nil {
+			defer source.Close(context.WithoutCancel(ctx))
+		}
 	}
 	if err != nil {
 		return err
@@ -100,6 +110,10 @@ func (a *app) cleanupSteps(ctx context.Context, s *settings, j *record.Job) ([]s
 	}
 	conn, err := s.source.Connect(ctx, session.Watch)
 	if err != nil {
+		var e *millrace.Error
+		if errors.As(err, &e) && e.Condition != "" {
+			e.Hint += "; if that server is gone for good, cleanup --source-gone removes the records alone"
+		}
 		return nil, nil, err
 	}
 	server, err := catalog.ReadServer(ctx, conn)
@@ -143,6 +157,16 @@ func (a *app) cleanupSteps(ctx context.Context, s *settings, j *record.Job) ([]s
 		}
 	}
 	return steps, conn, nil
+}
+
+// leaveSource says what a source that is not gone would have to get rid of.
+func (s *settings) leaveSource(j *record.Job) {
+	if j.OwnsSlot {
+		s.log.Warn("the slot is not dropped: if the source lives after all, it keeps WAL for it without end", "slot", j.Slot)
+	}
+	if j.OwnsPublication {
+		s.log.Warn("the publication is not dropped", "publication", j.Publication)
+	}
 }
 
 func (a *app) printStep(st step, dryRun bool) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/check"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/session"
 )
@@ -20,6 +21,7 @@ type settings struct {
 	source, target *session.Endpoint
 	patterns       catalog.Patterns
 	log            *slog.Logger
+	warned         map[check.Finding]bool // what preflight has said
 }
 
 // override says what a verb's own flags change before the check.
@@ -61,7 +63,7 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 		},
 	}))
 	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
-	s := &settings{Config: c, patterns: patterns, log: log}
+	s := &settings{Config: c, patterns: patterns, log: log, warned: map[check.Finding]bool{}}
 	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
 	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
 	if !a.isolated {

@@ -176,6 +176,16 @@ func wants(t *testing.T, what, text string, parts ...string) {
 	}
 }
 
+// contains tells whether the text contains all of the parts.
+func contains(text string, parts ...string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
 // get asks the program's HTTP server.
 func (p *pair) get(t *testing.T, path string, query url.Values) (code int, body string) {
 	t.Helper()
