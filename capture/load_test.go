@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,21 +65,22 @@ func TestLatencyOfSmallTransactions(t *testing.T) {
 	s.start(t)
 	conn := dial(t, s.db)
 	defer conn.Close(t.Context())
-	var worst, sum time.Duration
 	const n = 200
+	took := make([]time.Duration, n)
 	for i := range n {
 		if _, err := conn.Exec(t.Context(), "INSERT INTO t VALUES ($1)", i); err != nil {
 			t.Fatal(err)
 		}
 		started := time.Now()
 		s.txn(t).Release()
-		took := time.Since(started)
-		worst, sum = max(worst, took), sum+took
+		took[i] = time.Since(started)
 		rig.Linger(t, time.Millisecond, "a pause") // what follows a commit must not count for the next
 	}
-	t.Logf("after the answer to the commit: mean %v, worst %v", sum/n, worst)
-	if sum/n > 20*time.Millisecond {
-		t.Errorf("mean %v", sum/n)
+	slices.Sort(took)
+	t.Logf("after the answer to the commit: median %v, worst %v", took[n/2], took[n-1])
+	// What waits for more does so every time; a busy machine now and then.
+	if took[n/4] > 20*time.Millisecond {
+		t.Errorf("three quarters took more than %v", took[n/4])
 	}
 }
 

@@ -196,7 +196,7 @@ func TestStartOnLostSlot(t *testing.T) {
 				s.db.SQL(t, "UPDATE t SET v = v || 'x'")
 			}
 			s.db.SQL(t, "CHECKPOINT")
-			rig.Eventually(t, 20e9, func() bool {
+			rig.Eventually(t, time.Minute, func() bool {
 				s.db.SQL(t, "SELECT pg_switch_wal()")
 				s.db.SQL(t, "UPDATE t SET v = v || 'x'; ")
 				s.db.SQL(t, "CHECKPOINT")

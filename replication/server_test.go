@@ -185,11 +185,11 @@ func TestSlowConsumer(t *testing.T) {
 	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
 		t.Parallel()
 		db := streamed(t, pg, 100000)
-		db.SQL(t, "ALTER ROLE CURRENT_USER IN DATABASE "+db.Name+" SET wal_sender_timeout = '2s'")
+		db.SQL(t, "ALTER ROLE CURRENT_USER IN DATABASE "+db.Name+" SET wal_sender_timeout = '4s'")
 		s := startStream(t, db, options(db.Name))
 		defer ended(t, s)
 		commits(t, s, 10)
-		rig.Linger(t, 6*time.Second, "three times wal_sender_timeout")
+		rig.Linger(t, 12*time.Second, "three times wal_sender_timeout")
 		commits(t, s, 100000-10)
 	}, versions...)
 }

@@ -71,7 +71,7 @@ func TestKeeperWritesBeforeAnythingElse(t *testing.T) {
 		t.Errorf("runtime %+v, %v", rt, err)
 	}
 	k.setCondition(relay.SourceUnreachable, "connection refused")
-	rig.Eventually(t, 5*time.Second, func() bool {
+	rig.Eventually(t, patience, func() bool {
 		rt, err := record.ReadRuntime(t.Context(), conn, "shop")
 		j, _, err2 := record.Read(t.Context(), conn, "shop")
 		return err == nil && err2 == nil && rt.Condition == relay.SourceUnreachable && j.Reason == "connection refused"
@@ -109,7 +109,7 @@ func TestKeeperIsShyOfAnother(t *testing.T) {
 		t.Errorf("the other one's state was overwritten with %s", got)
 	}
 	k.setCondition(relay.WaitingForSlot, "slot is active")
-	rig.Eventually(t, 10*time.Second, func() bool {
+	rig.Eventually(t, patience, func() bool {
 		if err := record.Beat(t.Context(), conn, other); err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func TestKeeperIsShyOfAnother(t *testing.T) {
 	}
 	k.own()
 	k.setCondition("", "")
-	rig.Eventually(t, 5*time.Second, func() bool { return state(t, conn, "shop") == record.CatchingUp })
+	rig.Eventually(t, patience, func() bool { return state(t, conn, "shop") == record.CatchingUp })
 	if err := k.finish(time.Second, "", "", ""); err != nil {
 		t.Fatal(err)
 	}

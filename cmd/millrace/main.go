@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"runtime/debug"
@@ -14,16 +15,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func main() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	ctx := catchSignals()
+	os.Exit(Main(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // Main runs one command line and returns the exit code.
-func Main(args []string, stdout, stderr io.Writer) int {
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{stdout: stdout, stderr: stderr, terminal: isTerminal(stderr)}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(context.Background())
+	err := root.ExecuteContext(ctx)
+	if err != nil && interrupted(ctx) && errors.Is(err, context.Canceled) {
+		err = errSignal
+	}
 	return a.report(err)
 }
 

@@ -64,13 +64,13 @@ func begin(t *testing.T, from, to string, f runFlags) *instance {
 			cancel(errSignal)
 			select {
 			case result = <-ended:
-			case <-time.After(15 * time.Second):
+			case <-time.After(patience):
 				result = fmt.Errorf("it does not stop")
 			}
 		})
 		return result
 	}
-	rig.Eventually(t, 5*time.Second, func() bool { return i.http() != "" }, "it does not listen")
+	rig.Eventually(t, patience, func() bool { return i.http() != "" }, "it does not listen")
 	t.Cleanup(func() {
 		if err := i.stop(); err != nil {
 			t.Errorf("run: %v", err)
@@ -110,7 +110,7 @@ func (i *instance) status() *web.Status {
 
 func (i *instance) await(what string, cond func(*web.Status) bool) {
 	i.t.Helper()
-	rig.Eventually(i.t, 40*time.Second, func() bool { return cond(i.status()) }, what)
+	rig.Eventually(i.t, patience, func() bool { return cond(i.status()) }, what)
 }
 
 func (i *instance) awaitState(state string) {
@@ -125,7 +125,7 @@ func (i *instance) awaitCondition(condition string) {
 
 // waitFor asks /wait for the source's position.
 func (i *instance) waitFor(token string) (int, string) {
-	res, err := http.Get("http://" + i.http() + "/wait?timeout=20s&lsn=" + token)
+	res, err := http.Get("http://" + i.http() + "/wait?timeout=60s&lsn=" + token)
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -164,12 +164,13 @@ func TestOutages(t *testing.T) {
 
 	source.Crash(t)
 	i.awaitCondition("source_unreachable")
-	if st := i.status(); st.State != "streaming" || st.Source.CurrentLSN != nil || st.Reason == "" {
-		t.Errorf("without the source: %+v", st)
-	}
-	rig.Eventually(t, 10*time.Second, func() bool {
-		return target.Query(t, "shop", "SELECT condition FROM millrace.runtime") == "source_unreachable"
+	// A look at the source may have been under way.
+	i.await("no position of the source, and a reason", func(st *web.Status) bool {
+		return st.State == "streaming" && st.Source.CurrentLSN == nil && st.Reason != ""
 	})
+	rig.Eventually(t, patience, func() bool {
+		return target.Query(t, "shop", "SELECT condition FROM millrace.runtime") == "source_unreachable"
+	}, "the condition in the record")
 	source.Restart(t)
 	i.awaitState("streaming")
 	held(3)
@@ -217,10 +218,12 @@ func TestTokens(t *testing.T) {
 	if code, body := i.waitFor(full + source.Query(t, "SELECT pg_current_wal_insert_lsn()")); code != http.StatusOK {
 		t.Errorf("after a switch of segments: %d %s", code, body)
 	}
-	if d := time.Since(began); d > 3*time.Second {
+	// Unasked, an idle position may take 10 s.
+	if d := time.Since(began); d > 8*time.Second {
 		t.Errorf("an idle source took %v", d)
 	}
-	for token, want := range map[string]int{"1" + full + "0/1": 409, "0/1x": 400} {
+	_, line, _ := strings.Cut(full, ":")
+	for token, want := range map[string]int{"1:" + line + "0/1": 409, "0/1x": 400} {
 		if code, body := i.waitFor(token); code != want {
 			t.Errorf("%s: %d %s", token, code, body)
 		}

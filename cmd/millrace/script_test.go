@@ -103,7 +103,7 @@ func awaitCommand(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("usage: await source|target RESULT QUERY")
 	}
 	call := psql(ts, args[0], args[2])
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		out, err := exec.Command(call[0], call[1:]...).CombinedOutput() //nolint:gosec // psql of the rig
 		if got := strings.TrimSpace(string(out)); err == nil && got == args[1] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -19,22 +20,23 @@ const sameSignal = 50 * time.Millisecond
 // errSignal is the cause of a context that a signal has ended.
 var errSignal = errors.New("interrupted")
 
-// withSignals gives a context that the first SIGTERM or SIGINT ends. A second
-// one ends the process at once with exit code 1. A process that has not ended
-// gracefully in time after the first ends with exit code 0: what is durable is
-// recorded, and what is not comes again.
-func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
+// stopIsDone is set by the verbs for which a stop is a way to end well: see
+// [withSignals].
+var stopIsDone atomic.Bool
+
+// catchSignals gives the context of everything that the process does, which the
+// first SIGTERM or SIGINT ends. It is called before anything else: a signal that
+// comes while the process still starts is then a stop like any other, and does
+// not end it with a code that a supervisor takes for a crash. A second signal
+// ends the process at once with exit code 1. A process that has not ended in
+// time after the first is ended.
+func catchSignals() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	done := make(chan struct{})
 	go func() {
-		select {
-		case <-signals:
-			cancel(errSignal)
-		case <-done:
-			return
-		}
+		<-signals
+		cancel(errSignal)
 		first, late := time.Now(), time.After(graceful)
 		for {
 			select {
@@ -43,17 +45,22 @@ func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
 					os.Exit(exitFailed)
 				}
 			case <-late:
-				os.Exit(exitDone)
-			case <-done:
-				return
+				if stopIsDone.Load() {
+					os.Exit(exitDone)
+				}
+				os.Exit(exitFailed)
 			}
 		}
 	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(done)
-		cancel(nil)
-	}
+	return ctx
+}
+
+// withSignals is for verbs that stop gracefully. If that takes too long they end
+// with exit code 0 all the same: what is durable is recorded, and what is not
+// comes again.
+func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
+	stopIsDone.Store(true)
+	return context.WithCancel(parent)
 }
 
 // interrupted tells whether a signal has ended ctx.

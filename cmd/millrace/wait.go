@@ -88,7 +88,7 @@ func (w *waiter) run(ctx context.Context) error {
 	defer cancel()
 	err := w.wait(ctx)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil || interrupted(ctx) {
 			return err
 		}
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "wait", Err: w.timedOut(),

@@ -140,11 +140,11 @@ func (p *pair) blocked(t *testing.T) string {
 // walsender is the process that serves the slot.
 func (p *pair) walsender(t *testing.T) string { t.Helper(); return p.slot(t, "active_pid") }
 
-// TestLockedTarget: the source waits for two seconds for an answer; the target
+// TestLockedTarget: the source waits for four seconds for an answer; the target
 // is locked for longer, with more waiting than the job takes into memory.
 func TestLockedTarget(t *testing.T) {
 	t.Parallel()
-	p := running(t, plan{source: rig.Start(t, rig.Newest, "wal_sender_timeout=2s"), schema: eventsSchema})
+	p := running(t, plan{source: rig.Start(t, rig.Newest, "wal_sender_timeout=4s"), schema: eventsSchema})
 	sender := p.walsender(t)
 	release := p.lock(t, "events")
 	held := p.record(t, "acked_lsn")
@@ -152,7 +152,7 @@ func TestLockedTarget(t *testing.T) {
 		p.source.SQL(t, "INSERT INTO events SELECT i, repeat('x', 2000) FROM generate_series(1, 1000) i")
 	}
 	p.awaitBlocked(t)
-	rig.Linger(t, 8*time.Second, "four times wal_sender_timeout")
+	rig.Linger(t, 12*time.Second, "three times wal_sender_timeout")
 	if now := p.walsender(t); now != sender {
 		t.Errorf("the connection to the source was lost: walsender %q, before %q", now, sender)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/internal/blackbox"
 	"github.com/millrace/millrace/internal/rig"
@@ -60,7 +59,7 @@ func (p *pair) slotFollows(t *testing.T, in *rig.DB, table string) {
 		}
 	})
 	var seen string
-	rig.Eventually(t, 30*time.Second, func() bool {
+	rig.Eventually(t, patience, func() bool {
 		seen = p.slot(t, fmt.Sprintf("least(confirmed_flush_lsn, restart_lsn) >= '%s', confirmed_flush_lsn, restart_lsn", goal))
 		f := strings.Split(seen, "|")
 		// Read after the slot: it can only be further.
@@ -72,7 +71,7 @@ func (p *pair) slotFollows(t *testing.T, in *rig.DB, table string) {
 	stop()
 	writer.Wait()
 	const little = 1 << 20
-	rig.Eventually(t, 30*time.Second, func() bool {
+	rig.Eventually(t, patience, func() bool {
 		p.sync(t)
 		p.source.SQL(t, "CHECKPOINT")
 		seen = p.slot(t, fmt.Sprintf("pg_current_wal_lsn() - restart_lsn < %d, pg_current_wal_lsn() - restart_lsn", little))

@@ -92,25 +92,27 @@ func TestIdleSource(t *testing.T) {
 	t.Parallel()
 	// Shared servers are not idle.
 	p := quietPair(t)
+	total := time.Duration(0)
 	for range 5 {
 		// The insert position then stands behind the header of a page that is
 		// not written; no commit ever ends there.
 		p.source.SQL(t, "SELECT pg_switch_wal()")
 		token := p.position(t)
 		began := time.Now()
-		p.ask(t, http.StatusOK, "lsn", token, "timeout", "20s")
-		// A tenth of a second between two questions to the source, and time for
-		// a busy machine.
-		if took := time.Since(began); took > 3*time.Second {
-			t.Errorf("/wait for %s took %v", token, took)
-		}
+		p.ask(t, http.StatusOK, "lsn", token, "timeout", "60s")
+		total += time.Since(began)
 		p.source.SQL(t, "INSERT INTO t SELECT max(id) + 1 FROM t") // a next switch has something to end
+	}
+	// A tenth of a second between two questions to the source, and time for a
+	// busy machine; unasked, each would take up to 10 s.
+	if total > 20*time.Second {
+		t.Errorf("five times /wait took %v", total)
 	}
 	p.source.SQL(t, "SELECT pg_switch_wal()")
 	began := time.Now()
 	p.verb(t, blackbox.Done, "--now")
 	p.verb(t, blackbox.Done, "--lsn", p.position(t))
-	if took := time.Since(began); took > 25*time.Second {
+	if took := time.Since(began); took > 35*time.Second {
 		t.Errorf("two times wait on an idle source took %v, each may take 10 s", took)
 	}
 	p.finish(t)
@@ -141,7 +143,7 @@ func TestRefusedTokens(t *testing.T) {
 	} {
 		began := time.Now()
 		p.ask(t, c.want, c.query...)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 15*time.Second { // the default timeout is 30 s
 			t.Errorf("%v took %v", c.query, took)
 		}
 	}

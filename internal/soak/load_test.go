@@ -50,7 +50,7 @@ func (s *soak) load(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		out := &strings.Builder{}
 		// -n: otherwise it begins with a TRUNCATE of the history.
-		args := []string{"-n", "-c", "8", "-j", "2", "-T", fmt.Sprintf("%.0f", s.length.Seconds()+60),
+		args := []string{"-n", "-c", "8", "-j", "2", "-T", fmt.Sprintf("%.0f", 5*s.length.Seconds()+120),
 			"-b", "tpcb-like@1000", "-f", bulk + "@1", "--max-tries=100"}
 		if s.rate > 0 {
 			args = append(args, "-R", strconv.Itoa(s.rate))

@@ -22,7 +22,7 @@ func TestTakeover(t *testing.T) {
 	}
 	p := plan{from: 18, to: 18, scale: 1, rate: 1000, length: 5 * time.Minute, sourceSettings: []string{
 		// How long the source waits for an instance that does not answer.
-		"wal_sender_timeout=1500ms",
+		"wal_sender_timeout=3s",
 	}, config: "safety: {heartbeat_interval: 1s}\n"}
 	s := p.prepare(t)
 	s.job.Start(t, "--bootstrap")
