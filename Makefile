@@ -7,7 +7,7 @@ LINT_VERSION := v2.15.0
 PG_MAJORS := 15 16 17 18
 # Packages tested with the race detector: all where something runs side by side
 # inside the test binary. internal/cases and internal/soak drive child processes.
-RACE := .,apply,bootstrap,capture,catalog,check,cmd/millrace,config,pgoutput,record,relay,replication,schema,session,snapshot,web,internal/rig
+RACE := .,apply,bootstrap,capture,catalog,check,cmd/millrace,config,pgoutput,record,relay,replication,schema,session,snapshot,spool,web,internal/rig
 # A machine without a C compiler can't have the race detector.
 RACE_FLAG := $(shell test "$$(go env CGO_ENABLED)" = 1 && command -v "$$(go env CC)" >/dev/null && echo '-race $(RACE)')
 # Tests wait for servers more than they compute: two packages at a time keep two
