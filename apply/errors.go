@@ -74,16 +74,22 @@ func (x *executor) explain(ctx context.Context, b *batch, f *failure) error {
 	if errors.As(session.Wrap(e.Op, e.Peer, f.err), &known) {
 		e.Err = known.Err
 	}
-	if e.Table == (millrace.TableName{}) && pg.TableName != "" {
-		e.Table = millrace.TableName{Schema: pg.SchemaName, Name: pg.TableName}
+	raised := session.Raised(pg)
+	if !raised {
+		if e.Table == (millrace.TableName{}) && pg.TableName != "" {
+			e.Table = millrace.TableName{Schema: pg.SchemaName, Name: pg.TableName}
+		}
+		e.Column = pg.ColumnName
 	}
-	e.Column = pg.ColumnName
-	if c != nil && c.Rel != nil {
+	switch {
+	case c != nil && c.Rel != nil:
 		e.Key = x.keyOf(ctx, c)
-	} else { // a check at the end of the transaction: only the server knows the row
+	case !raised: // a check at the end of the transaction: only the server knows the row
 		e.Key = keyInDetail(pg.Detail)
 	}
-	e.Hint = hintFor(pg, e)
+	if e.Hint = raisedHint + goesOn; !raised {
+		e.Hint = hintFor(pg, e)
+	}
 	return e
 }
 
@@ -167,6 +173,11 @@ func keyInDetail(detail string) string {
 	return ""
 }
 
+// raisedHint stands for whatever the function's author has written: it may quote
+// the row.
+const raisedHint = "the destination's log has the message, which is not shown here since it may quote the row; " +
+	"change the function, or disable its trigger at the destination"
+
 // hintFor says what cures an error of the destination.
 func hintFor(pg *pgconn.PgError, e *millrace.Error) string {
 	table := "the table"
@@ -196,9 +207,6 @@ func hintFor(pg *pgconn.PgError, e *millrace.Error) string {
 		if strings.Contains(pg.Routine, "truncate") {
 			return "drop the foreign keys that refer to it, or set apply.truncate: delete" + goesOn
 		}
-	}
-	if pg.Hint != "" {
-		return pg.Hint
 	}
 	return "change the destination so that it takes the row" + goesOn
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -287,26 +286,6 @@ func errorText(err error) string {
 
 func serverText(pg *pgconn.PgError) string {
 	return withoutValues(pg) + " (SQLSTATE " + pg.Code + ")"
-}
-
-var encodedBytes = regexp.MustCompile(`0x[0-9a-f]{2}( 0x[0-9a-f]{2})*`)
-
-// withoutValues gives the message without the value that those of class 22
-// (data exception) quote. The other classes keep values to their detail, which
-// is never shown.
-func withoutValues(pg *pgconn.PgError) string {
-	m := pg.Message
-	switch {
-	case !strings.HasPrefix(pg.Code, "22"):
-		return m
-	case pg.Code == "22021" || pg.Code == "22P05": // the quotes hold encodings here
-		return encodedBytes.ReplaceAllLiteralString(m, "0x…")
-	}
-	first, last := strings.IndexByte(m, '"'), strings.LastIndexByte(m, '"')
-	if first < 0 || first == last {
-		return m
-	}
-	return m[:first+1] + "…" + m[last:]
 }
 
 // refusedTLS is what pgx says, without a type of its own, when a server does

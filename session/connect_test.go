@@ -323,6 +323,31 @@ func TestVerifiedTLS(t *testing.T) {
 	if err := connect(base, TLSPolicy{Require: true}); err != nil {
 		t.Error(err)
 	}
+	clientCertificate(t, pg, cert, key, func(params string) error {
+		return connect(base+"sslmode=verify-ca sslrootcert="+cert+" "+params, TLSPolicy{Require: true})
+	})
+}
+
+// clientCertificate has the server ask for a certificate that its own has signed.
+func clientCertificate(t *testing.T, pg *rig.Postgres, cert, key string, connect func(params string) error) {
+	t.Helper()
+	dir := t.TempDir()
+	mine, request := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.csr")
+	mineKey := filepath.Join(dir, "client.key")
+	for _, args := range [][]string{
+		{"req", "-new", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=postgres", "-out", request, "-keyout", mineKey},
+		{"x509", "-req", "-in", request, "-CA", cert, "-CAkey", key, "-days", "2", "-out", mine},
+	} {
+		if out, err := exec.Command("openssl", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	pg.Configure(t, "ssl_ca_file="+cert)
+	pg.HBA(t, "local all all trust", "hostssl all all 127.0.0.1/32 cert")
+	if err := connect("sslcert=" + mine + " sslkey=" + mineKey); err != nil {
+		t.Error(err)
+	}
+	checkError(t, connect(""), millrace.KindPreflight, "certificate", "")
 }
 
 // giveToServer makes files the server's own, which it demands of its key.

@@ -29,6 +29,7 @@ type Options struct {
 	SourceURL, TargetURL string
 	Tables               []string // none: all
 	Existing             bool     // schema: existing
+	Token                string   // of HTTP; none: no token
 	Extra                string   // more lines of YAML
 }
 
@@ -41,6 +42,7 @@ type Job struct {
 	config  string
 	logPath string
 	env     []string
+	token   string
 	proc    *child.Process
 }
 
@@ -52,7 +54,7 @@ func NewJob(t testing.TB, o Options) *Job {
 	j := &Job{
 		Name: o.Name, source: o.Source, target: o.Target, binary: Binary(t),
 		config: filepath.Join(dir, o.Name+".yaml"), logPath: filepath.Join(dir, o.Name+".log"),
-		env: environment(o.Source),
+		env: environment(o.Source), token: o.Token,
 	}
 	if err := os.WriteFile(j.config, []byte(o.yaml()), 0o600); err != nil {
 		t.Fatal(err)
@@ -103,7 +105,7 @@ func (o Options) yaml() string {
 	fmt.Fprintf(&b, "job: %s\n", o.Name)
 	fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s}\n", quote(source), quote(tables))
 	fmt.Fprintf(&b, "destination:\n  postgres: {url: %s, schema: %s}\n", quote(target), schema)
-	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\"}\n%s", o.Extra)
+	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\", token: %s}\n%s", quote(o.Token), o.Extra)
 	return b.String()
 }
 

@@ -69,6 +69,7 @@ func (j *Job) ask(token string, timeout time.Duration) (done bool, err error) {
 	if err != nil {
 		return true, err
 	}
+	req.Header.Set("Authorization", "Bearer "+j.token)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return false, err

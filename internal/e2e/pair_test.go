@@ -37,6 +37,7 @@ type pair struct {
 	*blackbox.Job
 	source, target *rig.DB
 	address        map[int]string // of the HTTP server, by pid
+	token          string         // of the HTTP server
 	former         string         // what blocked said when the latest process had ended
 }
 
@@ -68,7 +69,7 @@ func newPair(t *testing.T, p plan) *pair {
 	if p.options != nil {
 		p.options(&o, x)
 	}
-	x.Job = blackbox.NewJob(t, o)
+	x.Job, x.token = blackbox.NewJob(t, o), o.Token
 	return x
 }
 
@@ -199,7 +200,12 @@ func (p *pair) get(t *testing.T, path string, query url.Values) (code int, body 
 		p.address[p.PID()] = addr
 	}
 	client := http.Client{Timeout: patience}
-	resp, err := client.Get("http://" + addr + path + "?" + query.Encode())
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path+"?"+query.Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+p.token)
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
