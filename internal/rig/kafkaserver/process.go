@@ -76,11 +76,11 @@ func (n *node) awaitReady(ctx context.Context, mark int64) error {
 			return nil
 		}
 		if p == nil || !p.Alive() {
-			return fmt.Errorf("Kafka node %d ended while it started:\n%s", n.id, n.log(30))
+			return fmt.Errorf("node %d of Kafka ended while it started:\n%s", n.id, n.log(30))
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("Kafka node %d is not ready: %w\n%s", n.id, ctx.Err(), n.log(30))
+			return fmt.Errorf("node %d of Kafka is not ready: %w\n%s", n.id, ctx.Err(), n.log(30))
 		case <-tick.C:
 		}
 	}
@@ -117,7 +117,7 @@ func (n *node) end(sig syscall.Signal) error {
 	}
 	_ = p.Signal(syscall.SIGKILL) // it is an error all the same
 	<-p.Done()
-	return fmt.Errorf("Kafka node %d did not stop on %v and was killed", n.id, sig)
+	return fmt.Errorf("node %d of Kafka did not stop on %v and was killed", n.id, sig)
 }
 
 func (c *Cluster) node(id int) (*node, error) {
@@ -171,7 +171,7 @@ func (c *Cluster) pause(id int, sig syscall.Signal, paused bool) error {
 	}
 	p := n.current()
 	if p == nil {
-		return fmt.Errorf("Kafka node %d does not run", id)
+		return fmt.Errorf("node %d of Kafka does not run", id)
 	}
 	n.mu.Lock()
 	n.paused = paused

@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	if kafka && !kafkaserver.Have() {
 		if err := fetchKafka(ctx); err != nil {
-			return fmt.Errorf("Kafka: %w", err)
+			return fmt.Errorf("fetch Kafka: %w", err)
 		}
 	}
 	libraries(ctx)
