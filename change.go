@@ -33,6 +33,10 @@ const (
 	Delete   Op = 'D'
 	Truncate Op = 'T'
 	Message  Op = 'M'
+	// Read is a row that a chunk of a snapshot read: New is all of it. It stands
+	// only in a Txn that has a Chunk, and there is no row with its key at the
+	// destination yet, unless changes of ranges not read yet pass at once.
+	Read Op = 'R'
 )
 
 func (o Op) String() string {
@@ -47,6 +51,8 @@ func (o Op) String() string {
 		return "truncate"
 	case Message:
 		return "message"
+	case Read:
+		return "read"
 	}
 	return "unknown"
 }

@@ -21,4 +21,19 @@ type Checkpoint struct {
 	LastTime int64 // microseconds since 1970-01-01 UTC, 0 when unknown
 	// Cursor is the source's own bookmark, opaque to sinks.
 	Cursor []byte
+	// Tables are the marks of the tables that are being loaded beside the
+	// stream. A table that is complete has none.
+	Tables map[TableName]Mark
+}
+
+// Mark says how far the load of one table has come. A destination stores it in
+// the step that makes the rows it speaks of durable. Its size does not depend
+// on that of the table.
+type Mark struct {
+	OID uint32 // of the table at the source
+	// State is the source's own, opaque to sinks.
+	State []byte
+	// Done says that the load of the table is over: the mark goes.
+	Done        bool
+	Rows, Bytes int64 // loaded so far
 }

@@ -21,6 +21,14 @@ type Txn struct {
 	Origin string    // replication origin, "" for local transactions
 	From   *History
 
+	// Chunk is set if the changes are not those of a source transaction but
+	// rows of a snapshot, followed by the changes of these rows that the stream
+	// had before and the snapshot does not show. Such a Txn has no Commit and no
+	// End: it moves no position.
+	Chunk *Chunk
+	// Marks are stored in the same step, with the last part.
+	Marks map[TableName]Mark
+
 	Changes []Change
 	Part    int  // 0, 1, … within a transaction
 	Last    bool // the transaction is complete with this part
@@ -35,8 +43,18 @@ type Txn struct {
 	free func(*Txn)
 }
 
+// Chunk says where the rows of a Txn were read.
+type Chunk struct {
+	Table TableName
+	// Snapshot is the one they were read in, as pg_current_snapshot() shows it,
+	// and Upto a position of the source's log read after it, which is flushed.
+	// Both are zero where there are no rows and only Marks are carried.
+	Snapshot string
+	Upto     LSN
+}
+
 // Idle tells whether t is a sign of life.
-func (t *Txn) Idle() bool { return t.Commit == 0 }
+func (t *Txn) Idle() bool { return t.Commit == 0 && t.Chunk == nil }
 
 // OnRelease sets what Release calls. The maker of the Txn owns its memory.
 func (t *Txn) OnRelease(free func(*Txn)) { t.free = free }

@@ -295,6 +295,17 @@ func (w *work) row(c *millrace.Change) {
 // last gives the last transaction that ends in the batch.
 func (b *batch) last() *millrace.Txn { return b.txns[len(b.txns)-1] }
 
+// source gives the last source transaction that ends in the batch, nil if there
+// are only chunks.
+func (b *batch) source() *millrace.Txn {
+	for i := len(b.txns) - 1; i >= 0; i-- {
+		if b.txns[i].Chunk == nil {
+			return b.txns[i]
+		}
+	}
+	return nil
+}
+
 // release gives the transactions back to their maker and empties the batch.
 func (b *batch) release() {
 	for i, t := range b.txns {

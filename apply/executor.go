@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -32,7 +33,7 @@ type executor struct {
 	// render gives values as text, on a connection of its own.
 	render func(context.Context, *route, millrace.Row) string
 
-	beginStmt, commitStmt, progressStmt, originStmt stmt
+	beginStmt, commitStmt, progressStmt, originStmt, markStmt, doneStmt stmt
 
 	// cp is the checkpoint with the progress row that was written last, be it
 	// committed or not.
@@ -61,6 +62,8 @@ func newExecutor(w *wire, cp millrace.Checkpoint) *executor {
 		beginStmt:    stmt{sql: "BEGIN"},
 		commitStmt:   stmt{sql: "COMMIT"},
 		progressStmt: stmt{sql: record.AppendSQL, types: record.AppendTypes},
+		markStmt:     stmt{sql: record.SetMarkSQL, types: record.MarkTypes},
+		doneStmt:     stmt{sql: record.DoneMarkSQL, types: record.DoneTypes},
 		originStmt: stmt{sql: "SELECT pg_catalog.pg_replication_origin_xact_setup($1, $2)",
 			types: []uint32{oidLSN, oidTimestamptz}},
 	}
@@ -219,6 +222,7 @@ func (x *executor) finish(ctx context.Context, b *batch) error {
 		if x.deferred {
 			x.command("SET CONSTRAINTS ALL IMMEDIATE", anyCount, markConstraints)
 		}
+		x.writeMarks(b)
 		x.writeProgress(x.after(b))
 	}
 	x.sync()
@@ -235,8 +239,7 @@ func (x *executor) finish(ctx context.Context, b *batch) error {
 func (x *executor) after(b *batch) millrace.Checkpoint {
 	cp := x.cp
 	cp.Seq++
-	if !b.empty() {
-		t := b.last()
+	if t := b.source(); t != nil {
 		cp = moved(cp, t)
 	}
 	cp.Acked = max(cp.Acked, cp.End, b.idle)
@@ -258,6 +261,31 @@ func moved(cp millrace.Checkpoint, t *millrace.Txn) millrace.Checkpoint {
 		cp.Timeline = t.From.Timeline
 	}
 	return cp
+}
+
+// writeMarks writes how far the loads of tables have come, the newest of each.
+func (x *executor) writeMarks(b *batch) {
+	var marks map[millrace.TableName]millrace.Mark
+	for _, t := range b.txns {
+		if len(t.Marks) == 0 {
+			continue
+		}
+		if marks == nil {
+			marks = make(map[millrace.TableName]millrace.Mark, len(t.Marks))
+		}
+		maps.Copy(marks, t.Marks)
+	}
+	for _, m := range marks {
+		s, args := &x.markStmt, record.MarkArgs(x.job, &m)
+		if m.Done {
+			s, args = &x.doneStmt, record.DoneArgs(x.job, &m)
+		}
+		x.bind(s, len(args), false)
+		for _, a := range args {
+			x.value(a)
+		}
+		x.wire.execute(anyCount, markProgress)
+	}
 }
 
 func (x *executor) writeProgress(cp millrace.Checkpoint) {

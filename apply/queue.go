@@ -196,10 +196,10 @@ func (q *queue) take(now time.Time) *batch {
 // end gives the position that the batch's progress row will acknowledge, or 0
 // when it writes none.
 func (b *batch) end() millrace.LSN {
-	if b.open || b.empty() {
-		return b.idle
+	if t := b.source(); t != nil && !b.open {
+		return max(b.idle, t.End)
 	}
-	return max(b.idle, b.last().End)
+	return b.idle
 }
 
 // next gives the executor the next batch at once, or nil if none is ready. done

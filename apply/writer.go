@@ -115,6 +115,9 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 	default:
 		err = w.check(t)
 	}
+	if t.Chunk != nil {
+		asInserts(t)
+	}
 	if err != nil {
 		t.Release()
 		return err
@@ -124,7 +127,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		t.Release()
 		return nil
 	}
-	if t.Commit <= w.skip { // redelivered
+	if t.Chunk == nil && t.Commit <= w.skip { // redelivered
 		t.Release()
 		return nil
 	}
@@ -143,8 +146,18 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		w.gap = true
 		return ctx.Err()
 	}
-	w.last = t.Commit
+	w.last = max(w.last, t.Commit)
 	return nil
+}
+
+// asInserts takes the rows of a chunk for inserts: there is no row with their
+// keys here.
+func asInserts(t *millrace.Txn) {
+	for i := range t.Changes {
+		if c := &t.Changes[i]; c.Op == millrace.Read {
+			c.Op = millrace.Insert
+		}
+	}
 }
 
 // check finds what must not come from a source that keeps to its contract.
@@ -155,7 +168,7 @@ func (w *writer) check(t *millrace.Txn) error {
 				f.System, f.Generation, w.history.System, w.history.Generation),
 			Hint: "take the first load anew: bootstrap --restart-snapshot"}
 	}
-	if t.Commit > w.skip && (t.Commit < w.last || t.Commit == w.last && t.Part == 0) {
+	if t.Chunk == nil && t.Commit > w.skip && (t.Commit < w.last || t.Commit == w.last && t.Part == 0) {
 		return &millrace.Error{Kind: millrace.KindData, Op: "apply", Peer: millrace.PeerDestination, LSN: t.Commit,
 			Err: fmt.Errorf("the transaction comes after that at %s", w.last)}
 	}

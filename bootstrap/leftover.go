@@ -82,13 +82,12 @@ func (l *load) copiedTables(ctx context.Context) ([]record.Table, error) {
 		return nil, nil
 	}
 	parts := map[uint32]bool{}
-	rows, err := l.target.Query(ctx, `SELECT DISTINCT oid FROM millrace.chunk WHERE job = $1`, l.Job)
+	marks, err := record.Parts(ctx, l.target, l.Job)
 	if err != nil {
-		return nil, session.Wrap("read the marks of copied tables", millrace.PeerDestination, err)
+		return nil, err
 	}
-	var oid uint32
-	if _, err := pgx.ForEachRow(rows, []any{&oid}, func() error { parts[oid] = true; return nil }); err != nil {
-		return nil, session.Wrap("read the marks of copied tables", millrace.PeerDestination, err)
+	for _, p := range marks {
+		parts[p.OID] = true
 	}
 	tables, err := record.Tables(ctx, l.target, l.Job)
 	if err != nil {

@@ -131,7 +131,10 @@ func Read(ctx context.Context, q Querier, job string) (*Job, millrace.Checkpoint
 		cp.LastTime = last.UnixMicro()
 	}
 	j.CreatedAt, j.UpdatedAt = j.CreatedAt.UTC(), j.UpdatedAt.UTC()
-	j.Tables, err = Tables(ctx, q, job)
+	if j.Tables, err = Tables(ctx, q, job); err != nil {
+		return nil, none, err
+	}
+	cp.Tables, err = Marks(ctx, q, job)
 	return j, cp, err
 }
 

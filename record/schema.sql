@@ -63,15 +63,16 @@ CREATE TABLE millrace.job_table (
 );
 
 CREATE TABLE millrace.chunk (
-    job      text   NOT NULL,
-    oid      bigint NOT NULL,
-    part     int    NOT NULL,
-    snapshot text,
-    upto     pg_lsn,
-    rows     bigint NOT NULL DEFAULT 0,
-    bytes    bigint NOT NULL DEFAULT 0,
+    job   text   NOT NULL,
+    oid   bigint NOT NULL,
+    part  int    NOT NULL,
+    mark  text,
+    rows  bigint NOT NULL DEFAULT 0,
+    bytes bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (job, oid, part)
 );
+COMMENT ON TABLE millrace.chunk IS
+    'What is copied of tables that are not complete: the parts of one under the exported snapshot (part >= 0), and where the load of one beside the stream stands (part -1, mark).';
 
 CREATE TABLE millrace.runtime (
     job          text        NOT NULL,

@@ -67,22 +67,14 @@ func MarkCopied(ctx context.Context, tx pgx.Tx, f Fence, oid uint32, rows, bytes
 		int64(oid), rows, bytes)
 }
 
-// MarkPart records that one part of a table is copied, with the snapshot it was
-// read in and the position read after it, where the load is not under one
-// exported snapshot. It belongs into the transaction that holds the rows.
+// MarkPart records that one part of a table is copied. It belongs into the
+// transaction that holds the rows.
 func MarkPart(ctx context.Context, tx pgx.Tx, f Fence, p Part) error {
 	if err := Hold(ctx, tx, f); err != nil {
 		return err
 	}
-	var upto *string
-	if p.Upto != 0 {
-		s := p.Upto.String()
-		upto = &s
-	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO millrace.chunk (job, oid, part, snapshot, upto, rows, bytes)
-		VALUES ($1, $2, $3, nullif($4, ''), $5::pg_lsn, $6, $7)`,
-		f.Job, int64(p.OID), p.Number, p.Snapshot, upto, p.Rows, p.Bytes)
+	_, err := tx.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part, rows, bytes) VALUES ($1, $2, $3, $4, $5)`,
+		f.Job, int64(p.OID), p.Number, p.Rows, p.Bytes)
 	return wrap("record the copy", err)
 }
 
@@ -90,8 +82,6 @@ func MarkPart(ctx context.Context, tx pgx.Tx, f Fence, p Part) error {
 type Part struct {
 	OID         uint32
 	Number      int
-	Snapshot    string
-	Upto        millrace.LSN
 	Rows, Bytes int64
 }
 

@@ -248,6 +248,9 @@ func (p *Progress) written(t *millrace.Txn) {
 	if t.From != nil {
 		p.history = *t.From
 	}
+	if t.Chunk != nil {
+		return // moves no position
+	}
 	if t.Idle() {
 		// A sign of life that nobody waits for may rest in the sink for a while.
 		t.Urgent = t.Urgent || p.waiters[0].any(t.End) || p.waiters[1].any(t.End)

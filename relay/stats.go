@@ -79,6 +79,9 @@ func (s *Stats) count(t *millrace.Txn) {
 	if t.Idle() {
 		return
 	}
+	if t.Chunk != nil {
+		return // a transaction of ours, not of the source
+	}
 	if t.Last {
 		s.transactions.Add(1)
 	}

@@ -52,7 +52,7 @@ type Copied struct {
 // copier is one Copy.
 type copier struct {
 	Options
-	limit   *limiter
+	limit   *Limiter
 	tables  map[*Table]*tableState
 	holding sync.Mutex // of the holder's session
 }
@@ -68,7 +68,7 @@ type tableState struct {
 // Copy reads all tables under the holder's snapshot and writes them to the
 // target. When it returns an error, what is marked is there and nothing else is.
 func Copy(ctx context.Context, o Options) error {
-	c := &copier{Options: o, limit: &limiter{rate: o.Rate}, tables: map[*Table]*tableState{}}
+	c := &copier{Options: o, limit: &Limiter{rate: o.Rate}, tables: map[*Table]*tableState{}}
 	if c.Tracker == nil {
 		c.Tracker = NewTracker(nil)
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// limiter holds all streams of a load together to a rate.
-type limiter struct {
+// Limiter holds all streams of a load together to a rate.
+type Limiter struct {
 	rate int64 // bytes a second; 0: no limit
 
 	mu   sync.Mutex
@@ -18,7 +18,7 @@ type limiter struct {
 const burst = 100 * time.Millisecond
 
 // wait blocks until n bytes more may go.
-func (l *limiter) wait(ctx context.Context, n int) error {
+func (l *Limiter) wait(ctx context.Context, n int) error {
 	if l.rate <= 0 {
 		return nil
 	}
@@ -42,3 +42,6 @@ func (l *limiter) wait(ctx context.Context, n int) error {
 		return nil
 	}
 }
+
+// NewLimiter makes a Limiter of so many bytes a second; 0: no limit.
+func NewLimiter(rate int64) *Limiter { return &Limiter{rate: rate} }

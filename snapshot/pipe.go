@@ -24,7 +24,7 @@ type pipe struct {
 	rest    []byte // the reader's
 	reading []byte
 
-	limit    *limiter
+	limit    *Limiter
 	progress func(bytes, rows int64)
 	bytes    int64 // passed on
 	rows     int64 // reported
@@ -37,7 +37,7 @@ type pipe struct {
 
 var errReaderGone = errors.New("the target takes no more rows")
 
-func newPipe(ctx context.Context, limit *limiter, progress func(bytes, rows int64)) *pipe {
+func newPipe(ctx context.Context, limit *Limiter, progress func(bytes, rows int64)) *pipe {
 	p := &pipe{ctx: ctx, full: make(chan []byte, chunkCount), free: make(chan []byte, chunkCount),
 		limit: limit, progress: progress, closed: make(chan struct{})}
 	for range chunkCount {

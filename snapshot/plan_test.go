@@ -159,7 +159,7 @@ func TestGulp(t *testing.T) {
 
 func TestPipe(t *testing.T) {
 	var reported, rows int64
-	p := newPipe(context.Background(), &limiter{}, func(b, r int64) { reported += b; rows += r })
+	p := newPipe(context.Background(), &Limiter{}, func(b, r int64) { reported += b; rows += r })
 	want := strings.Repeat("0123456789", 200_000)
 	go func() {
 		_, err := io.Copy(p, strings.NewReader(want))
@@ -172,13 +172,13 @@ func TestPipe(t *testing.T) {
 	}
 
 	failed := errors.New("failed")
-	p = newPipe(context.Background(), &limiter{}, func(int64, int64) {})
+	p = newPipe(context.Background(), &Limiter{}, func(int64, int64) {})
 	go func() { p.closeWrite(failed) }()
 	if _, err := io.ReadAll(p); !errors.Is(err, failed) {
 		t.Errorf("%v", err)
 	}
 
-	p = newPipe(context.Background(), &limiter{}, func(int64, int64) {})
+	p = newPipe(context.Background(), &Limiter{}, func(int64, int64) {})
 	p.closeRead()
 	if _, err := io.Copy(p, strings.NewReader(want)); !errors.Is(err, errReaderGone) {
 		t.Errorf("%v", err)

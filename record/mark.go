@@ -1,0 +1,89 @@
+package record
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+)
+
+// SetMarkSQL stores a table's mark, in the transaction that holds the rows it
+// speaks of. Parameters: job, oid, mark, rows, bytes; MarkTypes gives their types.
+// It is fenced by the progress row of the same transaction.
+const SetMarkSQL = `INSERT INTO millrace.chunk (job, oid, part, mark, rows, bytes) VALUES ($1, $2, -1, $3, $4, $5)
+ON CONFLICT (job, oid, part) DO UPDATE SET mark = excluded.mark, rows = excluded.rows, bytes = excluded.bytes`
+
+// DoneMarkSQL takes a table's mark away and records the table as complete.
+// Parameters: job, oid, rows, bytes; DoneTypes gives their types.
+const DoneMarkSQL = `WITH gone AS (DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2)
+UPDATE millrace.job_table SET copied = true, rows = $3, bytes = $4 WHERE job = $1 AND oid = $2`
+
+// MarkTypes and DoneTypes are the OIDs of the parameters: text and int8.
+var (
+	MarkTypes = []uint32{25, 20, 25, 20, 20}
+	DoneTypes = []uint32{25, 20, 20, 20}
+)
+
+// MarkArgs gives SetMarkSQL's parameters in text form.
+func MarkArgs(job string, m *millrace.Mark) [][]byte {
+	return [][]byte{[]byte(job), decimal(int64(m.OID)), m.State, decimal(m.Rows), decimal(m.Bytes)}
+}
+
+// DoneArgs gives DoneMarkSQL's parameters in text form.
+func DoneArgs(job string, m *millrace.Mark) [][]byte {
+	return [][]byte{[]byte(job), decimal(int64(m.OID)), decimal(m.Rows), decimal(m.Bytes)}
+}
+
+// Marks gives the marks of the tables that are being loaded beside the stream.
+func Marks(ctx context.Context, q Querier, job string) (map[millrace.TableName]millrace.Mark, error) {
+	const op = "read the marks of the load"
+	rows, err := q.Query(ctx, `
+		SELECT t.schema_name, t.table_name, c.oid, c.mark, c.rows, c.bytes
+		  FROM millrace.chunk c JOIN millrace.job_table t ON t.job = c.job AND t.oid = c.oid
+		 WHERE c.job = $1 AND c.part = -1`, job)
+	if err != nil {
+		return nil, wrap(op, err)
+	}
+	marks := map[millrace.TableName]millrace.Mark{}
+	var name millrace.TableName
+	var m millrace.Mark
+	var state string
+	var oid int64
+	_, err = pgx.ForEachRow(rows, []any{&name.Schema, &name.Name, &oid, &state, &m.Rows, &m.Bytes}, func() error {
+		m.OID, m.State = uint32(oid), []byte(state)
+		marks[name] = m
+		return nil
+	})
+	return marks, wrap(op, err)
+}
+
+// BeginLoad leaves an empty mark for a table: it is to be loaded beside the
+// stream, from its beginning. What is known of its parts goes.
+func BeginLoad(ctx context.Context, db DB, job string, oid uint32) error {
+	if err := ClearParts(ctx, db, job, oid); err != nil {
+		return err
+	}
+	if _, err := db.Exec(ctx, `UPDATE millrace.job_table SET copied = false, rows = 0, bytes = 0 WHERE job = $1 AND oid = $2`,
+		job, int64(oid)); err != nil {
+		return wrap("begin the load", err)
+	}
+	_, err := db.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part, mark) VALUES ($1, $2, -1, '')`, job, int64(oid))
+	return wrap("begin the load", err)
+}
+
+// Parts gives the marks of the parts that are copied under the exported snapshot.
+func Parts(ctx context.Context, q Querier, job string) ([]Part, error) {
+	const op = "read the marks of copied tables"
+	rows, err := q.Query(ctx, `SELECT oid, part, rows, bytes FROM millrace.chunk WHERE job = $1 AND part >= 0`, job)
+	if err != nil {
+		return nil, wrap(op, err)
+	}
+	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Part, err error) {
+		var oid int64
+		err = row.Scan(&oid, &p.Number, &p.Rows, &p.Bytes)
+		p.OID = uint32(oid)
+		return p, err
+	})
+	return parts, wrap(op, err)
+}

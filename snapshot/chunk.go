@@ -1,0 +1,370 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/session"
+)
+
+// ChunkTable is a table as its chunks are read: as rows that look as if the
+// stream had sent them.
+type ChunkTable struct {
+	Rel      *millrace.Relation
+	Key      *Key // nil: the table can be read in one piece only
+	Filenode uint32
+	Shape    string // catalog.ShapeOf
+	Rows     int64  // estimated, -1 when unknown
+	Bytes    int64
+
+	columns string
+	formats []int16
+}
+
+// DescribeChunks describes a table for reading chunks. binary asks for values in
+// the form that the stream has when it is started so.
+func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary bool) (*ChunkTable, error) {
+	tables, err := catalog.Describe(ctx, q, []uint32{oid})
+	if err != nil {
+		return nil, session.Wrap("describe a table", millrace.PeerSource, err)
+	}
+	t := tables[oid]
+	if t == nil || t.Kind != 'r' {
+		return nil, &millrace.Error{Kind: millrace.KindData, Op: "read a table", Peer: millrace.PeerSource,
+			Err: fmt.Errorf("the table with the OID %d is gone", oid), Hint: "take it out of the job with millrace table drop"}
+	}
+	c := &ChunkTable{Rel: relationOf(t), Filenode: t.Filenode, Shape: catalog.ShapeOf(t), Rows: t.Rows, Bytes: t.Bytes}
+	var names []string
+	for i := range t.Columns {
+		col := &t.Columns[i]
+		if col.Generated != 0 {
+			continue
+		}
+		names = append(names, millrace.QuoteIdent(col.Name))
+		format := int16(0)
+		if binary && col.Type.HasBinary {
+			format = 1
+		}
+		c.formats = append(c.formats, format)
+	}
+	c.columns = strings.Join(names, ", ")
+	if c.Key, err = newKey(ctx, q, t, c.Rel, binary); err != nil {
+		return nil, session.Wrap("describe the key of a table", millrace.PeerSource, err)
+	}
+	return c, nil
+}
+
+// relationOf describes a table as the stream does.
+func relationOf(t *catalog.Table) *millrace.Relation {
+	rel := &millrace.Relation{OID: t.OID, Name: t.Name, Identity: t.Identity}
+	flagged := map[string]bool{}
+	for _, name := range t.IdentityColumns() {
+		flagged[name] = true
+	}
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		if c.Generated != 0 {
+			continue
+		}
+		if flagged[c.Name] {
+			rel.Key = append(rel.Key, len(rel.Columns))
+		}
+		col := millrace.Column{Name: c.Name, Type: c.Type.OID, Mod: c.Mod}
+		if c.Type.OID >= firstUserOID {
+			col.TypeName = millrace.TableName{Schema: c.Type.Schema, Name: c.Type.Name}.String()
+			col.TypeKind = c.Type.Kind
+		}
+		rel.Columns = append(rel.Columns, col)
+	}
+	return rel
+}
+
+// firstUserOID is the lowest OID of what is not built in (FirstNormalObjectId in
+// access/transam.h).
+const firstUserOID = 16384
+
+// ChunkReader reads chunks on a session of its own, each in a transaction of its
+// own: Begin, then any of the reads, then End.
+type ChunkReader struct {
+	conn  *pgx.Conn
+	limit *Limiter
+}
+
+// NewChunkReader opens the session. limit is shared by all readers of a load.
+func NewChunkReader(ctx context.Context, source *session.Endpoint, limit *Limiter) (*ChunkReader, error) {
+	conn, err := source.Connect(ctx, session.Copy)
+	if err != nil {
+		return nil, err
+	}
+	return &ChunkReader{conn: conn, limit: limit}, nil
+}
+
+// Conn is the session. It must not be used between Begin and End.
+func (r *ChunkReader) Conn() *pgx.Conn { return r.conn }
+
+// Close ends the session, without waiting for a server that may be gone.
+func (r *ChunkReader) Close() { closeNow(r.conn) }
+
+// ErrRewritten says that a table has other columns or another file than when it
+// was described: describe it anew.
+var ErrRewritten = errors.New("the table has changed since it was described")
+
+// View is what a chunk is read in: a snapshot, and a position of the source's log
+// read after it. The commit record of whatever the snapshot sees lies below Upto.
+type View struct {
+	Visibility
+	Upto millrace.LSN
+}
+
+// Begin starts a transaction, locks the table against a change of its
+// definition, and only then takes the snapshot, so that no rewrite can come
+// between the two.
+func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
+	var v View
+	var text string
+	var filenode uint32
+	begin := fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = %d; `+
+		`LOCK TABLE ONLY %s IN ACCESS SHARE MODE; SET LOCAL lock_timeout = 0; SET LOCAL enable_sort = off; `+
+		`SET LOCAL enable_seqscan = off; SET LOCAL max_parallel_workers_per_gather = 0`, lockWait.Milliseconds(), t.Rel.Name.SQL())
+	_, err := r.conn.Exec(ctx, begin, pgx.QueryExecModeSimpleProtocol)
+	if err == nil && t.Key != nil {
+		err = t.Key.findOperators(ctx, r.conn, "LOCAL")
+	}
+	if err == nil {
+		err = r.conn.QueryRow(ctx, `SELECT pg_catalog.pg_current_snapshot()::text, COALESCE(pg_catalog.pg_relation_filenode($1), 0)::int8`,
+			t.Rel.OID).Scan(&text, &filenode)
+	}
+	if err != nil {
+		return v, r.wrap(t, err)
+	}
+	if filenode != t.Filenode {
+		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
+	}
+	if v.Visibility, err = ParseVisibility(text); err != nil {
+		return v, err
+	}
+	// Before the rows: reading them may write hints to the log, which nobody is
+	// in a hurry to flush.
+	v.Upto, err = catalog.Position(ctx, r.conn)
+	return v, session.Wrap("read a chunk", millrace.PeerSource, err)
+}
+
+// End ends the transaction and waits until the source has flushed what the
+// snapshot shows: of asynchronous commits it could vanish in a crash of the
+// source, and no log would ever take it back from the destination.
+func (r *ChunkReader) End(ctx context.Context, v View) error {
+	if err := r.Abandon(ctx); err != nil {
+		return err
+	}
+	return AwaitFlushed(ctx, r.conn, v.Upto)
+}
+
+// Abandon ends the transaction of a chunk that is not used.
+func (r *ChunkReader) Abandon(ctx context.Context) error {
+	_, err := r.conn.Exec(ctx, `ROLLBACK`)
+	return session.Wrap("end a chunk", millrace.PeerSource, err)
+}
+
+// Range is a part of a table by key: behind After, up to and with Upto. Nil is
+// open.
+type Range struct{ After, Upto []byte }
+
+// Rows are what one read gave.
+type Rows struct {
+	Changes []millrace.Change // Read
+	Keys    [][]byte          // of each
+	Size    int64             // memory, in bytes
+	// Final says that nothing of the range is left behind the last row.
+	Final bool
+}
+
+// Range reads rows from the range's beginning, in the order of the key: at most
+// most, and no more than size bytes unless the first row is larger.
+func (r *ChunkReader) Range(ctx context.Context, t *ChunkTable, in Range, most int, size int64) (*Rows, error) {
+	var p params
+	var where []string
+	for _, b := range []struct {
+		key []byte
+		op  string
+	}{{in.After, ">"}, {in.Upto, "<="}} {
+		if b.key == nil {
+			continue
+		}
+		row, err := t.Key.row(&p, b.key)
+		if err != nil {
+			return nil, err
+		}
+		where = append(where, fmt.Sprintf("ROW(%s) %s %s", t.Key.names("x."), b.op, row))
+	}
+	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x", t.columns, t.Rel.Name.SQL())
+	if len(where) > 0 {
+		sql += " WHERE " + strings.Join(where, " AND ")
+	}
+	sql += fmt.Sprintf(" ORDER BY %s LIMIT %d", t.Key.names("x."), most)
+	rows := &Rows{}
+	n := 0
+	err := r.read(ctx, t, sql, &p, func(row millrace.Row, used int64) (bool, error) {
+		n++
+		if rows.Size > 0 && rows.Size+used > size {
+			return false, nil
+		}
+		key, err := t.Key.EncodeKey(row)
+		if err != nil {
+			return false, err
+		}
+		if last := len(rows.Keys) - 1; t.Key.Native && last >= 0 && bytes.Compare(rows.Keys[last], key) >= 0 {
+			return false, errOrder
+		}
+		rows.add(t, row, key, used)
+		return true, nil
+	})
+	if errors.Is(err, errOrder) {
+		t.Key.Native = false // ask the server from here on
+		return nil, fmt.Errorf("table %s: %w", t.Rel.Name, errOrder)
+	}
+	rows.Final = n < most && n == len(rows.Changes)
+	return rows, err
+}
+
+// errOrder says that rows did not come in the order of their key's bytes.
+var errOrder = errors.New("the keys do not come in the order of their bytes")
+
+// One reads the row with exactly this key, down to its bytes: what the server
+// takes for equal may be another one.
+func (r *ChunkReader) One(ctx context.Context, t *ChunkTable, key []byte) (*Rows, error) {
+	var p params
+	row, err := t.Key.row(&p, key)
+	if err != nil {
+		return nil, err
+	}
+	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x WHERE ROW(%s) = %s", t.columns, t.Rel.Name.SQL(), t.Key.names("x."), row)
+	rows := &Rows{Final: true}
+	err = r.read(ctx, t, sql, &p, func(row millrace.Row, used int64) (bool, error) {
+		found, err := t.Key.EncodeKey(row)
+		if err == nil && bytes.Equal(found, key) {
+			rows.add(t, row, found, used)
+		}
+		return true, err
+	})
+	return rows, err
+}
+
+// All reads the whole table and gives it away in pieces of about size bytes.
+func (r *ChunkReader) All(ctx context.Context, t *ChunkTable, size int64, give func(*Rows) error) error {
+	rows := &Rows{}
+	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x", t.columns, t.Rel.Name.SQL())
+	err := r.read(ctx, t, sql, &params{}, func(row millrace.Row, used int64) (bool, error) {
+		if rows.Size > 0 && rows.Size+used > size {
+			if err := give(rows); err != nil {
+				return false, err
+			}
+			rows = &Rows{}
+		}
+		rows.add(t, row, nil, used)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	rows.Final = true
+	return give(rows)
+}
+
+func (r *Rows) add(t *ChunkTable, row millrace.Row, key []byte, size int64) {
+	r.Changes = append(r.Changes, millrace.Change{Op: millrace.Read, Seq: uint64(len(r.Changes) + 1), Rel: t.Rel, New: row})
+	if key != nil {
+		r.Keys = append(r.Keys, key)
+	}
+	r.Size += size
+}
+
+const changeSize = int64(unsafe.Sizeof(millrace.Change{}))
+
+// read runs a query and gives its rows to take, until that says no. What is left
+// then is read and forgotten.
+func (r *ChunkReader) read(ctx context.Context, t *ChunkTable, sql string, p *params, take func(millrace.Row, int64) (bool, error)) error {
+	result := r.conn.PgConn().ExecParams(ctx, sql, p.values, nil, p.formats, t.formats)
+	var mem rowMemory
+	more := true
+	for result.NextRow() {
+		if !more {
+			continue
+		}
+		row, size := mem.copy(result.Values(), t.formats)
+		if err := r.limit.wait(ctx, int(size)); err != nil {
+			_, _ = result.Close() // the session is given up
+			return err
+		}
+		var err error
+		if more, err = take(row, size+changeSize); err != nil {
+			_, _ = result.Close() // the first error counts
+			return err
+		}
+	}
+	if _, err := result.Close(); err != nil {
+		return r.wrap(t, err)
+	}
+	return nil
+}
+
+func (r *ChunkReader) wrap(t *ChunkTable, err error) error {
+	wrapped := session.Wrap("read a chunk", millrace.PeerSource, err)
+	var e *millrace.Error
+	if !errors.As(wrapped, &e) {
+		return wrapped
+	}
+	e.Table = t.Rel.Name
+	switch session.SQLState(err) {
+	case "42501":
+		e.Hint = "GRANT SELECT ON " + t.Rel.Name.SQL() + " to the source's role; with row level security it needs BYPASSRLS, " +
+			"or to own the table without FORCE ROW LEVEL SECURITY"
+	case "55P03":
+		e.Kind = millrace.KindRetry
+		e.Hint = "another session alters the table or waits to: let it finish or end it"
+	}
+	return wrapped
+}
+
+// rowMemory holds the values of rows in a few large pieces.
+type rowMemory struct {
+	bytes  []byte
+	values []millrace.Value
+}
+
+const (
+	memoryBytes  = 64 << 10
+	memoryValues = 1024
+)
+
+func (m *rowMemory) copy(values [][]byte, formats []int16) (row millrace.Row, size int64) {
+	if len(m.values) < len(values) {
+		m.values = make([]millrace.Value, max(memoryValues, len(values)))
+	}
+	row, m.values = m.values[:len(values):len(values)], m.values[len(values):]
+	size = int64(len(values)) * int64(unsafe.Sizeof(millrace.Value{}))
+	for i, v := range values {
+		if v == nil {
+			row[i].Kind = millrace.Null
+			continue
+		}
+		if cap(m.bytes)-len(m.bytes) < len(v) {
+			m.bytes = make([]byte, 0, max(memoryBytes, len(v)))
+		}
+		at := len(m.bytes)
+		m.bytes = append(m.bytes, v...)
+		row[i] = millrace.Value{Kind: millrace.Text, Raw: m.bytes[at:len(m.bytes):len(m.bytes)]}
+		if formats[i] == 1 {
+			row[i].Kind = millrace.Binary
+		}
+		size += int64(len(v))
+	}
+	return row, size
+}
