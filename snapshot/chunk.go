@@ -96,6 +96,8 @@ const firstUserOID = 16384
 type ChunkReader struct {
 	conn  *pgx.Conn
 	limit *Limiter
+	shown string // the snapshot of the last View, and what it said
+	upto  millrace.LSN
 }
 
 // NewChunkReader opens the session. limit is shared by all readers of a load.
@@ -151,9 +153,15 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	if v.Visibility, err = ParseVisibility(text); err != nil {
 		return v, err
 	}
+	if text == r.shown {
+		v.Upto = r.upto // it shows nothing more than then
+		return v, nil
+	}
 	// Before the rows: reading them may write hints to the log, which nobody is
 	// in a hurry to flush.
-	v.Upto, err = catalog.Position(ctx, r.conn)
+	if v.Upto, err = catalog.Position(ctx, r.conn); err == nil {
+		r.shown, r.upto = text, v.Upto
+	}
 	return v, session.Wrap("read a chunk", millrace.PeerSource, err)
 }
 

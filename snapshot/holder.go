@@ -205,8 +205,20 @@ const flushedSQL = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
 // AwaitFlushed waits until the source's log is flushed up to the position. What
 // a snapshot shows of asynchronous commits could vanish in a crash of the
 // source, and no log would ever take it back from the target.
+//
+// On an idle source what is not a commit, such as hints that reading has set,
+// can stay in memory for 15 seconds. Where the role may, it makes the server
+// write a list of running transactions, as that does by itself then, which is
+// flushed soon.
 func AwaitFlushed(ctx context.Context, q catalog.Querier, point millrace.LSN) error {
+	waited := time.Duration(0)
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if before := waited; before < nudgeAfter && before+pause >= nudgeAfter {
+			if err := nudge(ctx, q); err != nil {
+				return err
+			}
+		}
+		waited += pause
 		var flushed bool
 		if err := q.QueryRow(ctx, flushedSQL, point.String()).Scan(&flushed); err != nil {
 			return session.Wrap("read the flush position", millrace.PeerSource, err)
@@ -220,6 +232,22 @@ func AwaitFlushed(ctx context.Context, q catalog.Querier, point millrace.LSN) er
 		case <-time.After(pause):
 		}
 	}
+}
+
+const nudgeAfter = 50 * time.Millisecond
+
+// nudge has the server write a list of running transactions, if there is a
+// function for that (16 and later) and the role may call it.
+func nudge(ctx context.Context, q catalog.Querier) error {
+	const op = "read the flush position"
+	var allowed bool
+	err := q.QueryRow(ctx, `SELECT COALESCE(pg_catalog.has_function_privilege(
+		pg_catalog.to_regprocedure('pg_catalog.pg_log_standby_snapshot()')::pg_catalog.oid, 'EXECUTE'), false)`).Scan(&allowed)
+	if err != nil || !allowed {
+		return session.Wrap(op, millrace.PeerSource, err)
+	}
+	var at string
+	return session.Wrap(op, millrace.PeerSource, q.QueryRow(ctx, `SELECT pg_catalog.pg_log_standby_snapshot()::text`).Scan(&at))
 }
 
 const pagesSQL = `
