@@ -61,9 +61,19 @@ func (d *describer) each(ctx context.Context, what, sql string, dest []any, add 
 	return nil
 }
 
+// columnsSQL: the providers b (builtin) and c (libc) with locale C order by
+// bytes, which in UTF-8 is the order of code points.
 const columnsSQL = `
 SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod,
-       pg_catalog.format_type(a.atttypid, a.atttypmod), a.attcollation::int8, a.attnotnull,
+       pg_catalog.format_type(a.atttypid, a.atttypmod), a.attcollation::int8,
+       COALESCE((SELECT CASE WHEN NOT co.collisdeterministic THEN 'n'
+                             WHEN co.collprovider::text = 'b' OR co.collprovider::text = 'c' AND co.collcollate IN ('C', 'POSIX')
+                               OR co.collprovider::text = 'd' AND EXISTS (SELECT FROM pg_catalog.pg_database d
+                                     WHERE d.datname = pg_catalog.current_database() AND (d.datlocprovider::text = 'b'
+                                        OR d.datlocprovider::text = 'c' AND d.datcollate IN ('C', 'POSIX')))
+                             THEN 'c' ELSE 'd' END
+                   FROM pg_catalog.pg_collation co WHERE co.oid = a.attcollation), ''),
+       a.attnotnull,
        a.atthasdef AND a.attgenerated = '', a.attgenerated::text, a.attidentity::text
   FROM pg_catalog.pg_attribute a
  WHERE a.attrelid = ANY ($1::pg_catalog.oid[]) AND a.attnum > 0 AND NOT a.attisdropped
@@ -71,14 +81,14 @@ SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmo
 
 func (d *describer) columns(ctx context.Context) error {
 	var c Column
-	var generated, identity string
+	var collate, generated, identity string
 	dest := []any{
-		&c.AttNum, &c.Name, &c.Type.OID, &c.Mod, &c.Declared, &c.Collation, &c.NotNull,
+		&c.AttNum, &c.Name, &c.Type.OID, &c.Mod, &c.Declared, &c.Collation, &collate, &c.NotNull,
 		&c.Default, &generated, &identity,
 	}
 	used := map[uint32]bool{}
 	err := d.each(ctx, "columns", columnsSQL, dest, func(t *Table) {
-		c.Generated, c.Identity = letter(generated), letter(identity)
+		c.Collate, c.Generated, c.Identity = letter(collate), letter(generated), letter(identity)
 		t.Columns = append(t.Columns, c)
 		used[c.Type.OID] = true
 	})
