@@ -119,13 +119,7 @@ var samples = map[string][]string{
 	"public.textrange":  {`'["",a b]'`, `public.textrange('[', 'a"\')`},
 }
 
-// codecOf makes the codec of a column of a type that is written as SQL does.
-func codecOf(t testing.TB, conn *pgx.Conn, sqlType string, style datum.Style) *datum.Codec {
-	t.Helper()
-	typ, mod := typeOf(t, conn, sqlType)
-	return datum.NewCodec(typ, mod, style)
-}
-
+// typeOf describes a type that is written as SQL does.
 func typeOf(t testing.TB, conn *pgx.Conn, sqlType string) (*datum.Type, int32) {
 	t.Helper()
 	rows, err := conn.PgConn().Exec(t.Context(), fmt.Sprintf("CREATE TEMP TABLE probe (v %s); SELECT atttypid::int8, atttypmod FROM pg_catalog.pg_attribute WHERE attrelid = 'pg_temp.probe'::pg_catalog.regclass AND attnum = 1; DROP TABLE pg_temp.probe", sqlType)).ReadAll()

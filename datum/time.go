@@ -202,10 +202,10 @@ func intervalOf(raw []byte) interval {
 // infinite gives 1, -1 or 0. PostgreSQL 17 took the extremes for infinity;
 // before it they can't be written.
 func (iv interval) infinite() int {
-	switch {
-	case iv == interval{math.MaxInt64, math.MaxInt32, math.MaxInt32}:
+	switch iv {
+	case interval{math.MaxInt64, math.MaxInt32, math.MaxInt32}:
 		return 1
-	case iv == interval{math.MinInt64, math.MinInt32, math.MinInt32}:
+	case interval{math.MinInt64, math.MinInt32, math.MinInt32}:
 		return -1
 	}
 	return 0
