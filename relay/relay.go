@@ -75,6 +75,7 @@ type Relay struct {
 	goal     millrace.LSN // zero until it is known
 	streamed bool         // a session was established in this run
 	text     bool         // the source was told to send text
+	wake     chan struct{}
 	side     sync.WaitGroup
 }
 
@@ -88,7 +89,8 @@ func New(opt Options) *Relay {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	opt.Backoff = opt.Backoff.withDefaults()
-	return &Relay{source: opt.Source, sink: opt.Sink, progress: opt.Progress, opt: opt, log: opt.Log}
+	return &Relay{source: opt.Source, sink: opt.Sink, progress: opt.Progress, opt: opt, log: opt.Log,
+		wake: make(chan struct{}, 1)}
 }
 
 // Progress tells what is held, and waits for more.
@@ -96,6 +98,15 @@ func (r *Relay) Progress() *Progress { return r.progress }
 
 // Stats gives the counters of this run.
 func (r *Relay) Stats() *Stats { return &r.stats }
+
+// Wake ends the pause before the next try, at once or when it begins: somebody
+// saw that what it waits for is there. It may be called at any time.
+func (r *Relay) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
 
 // Run streams until ctx is cancelled or the position of Until is held, and
 // returns nil then. Lost and refused connections are tried again without end;
@@ -105,7 +116,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.side.Wait()
 	defer cancel()
-	retry := newRetry(r.opt.Backoff, r.log)
+	retry := newRetry(r.opt.Backoff, r.log, r.wake)
 	for {
 		err := r.session(ctx, retry)
 		switch {

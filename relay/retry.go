@@ -36,13 +36,14 @@ type retry struct {
 	since   time.Time // first failure, zero while all is well
 	logged  time.Time
 	told    bool // a failure was logged and its end was not
+	wake    <-chan struct{}
 	tries   int
 	// advanced is set by the acknowledger, on another goroutine.
 	advanced atomic.Bool
 }
 
-func newRetry(b Backoff, log *slog.Logger) *retry {
-	return &retry{backoff: b, log: log, pause: b.Min}
+func newRetry(b Backoff, log *slog.Logger, wake <-chan struct{}) *retry {
+	return &retry{backoff: b, log: log, pause: b.Min, wake: wake}
 }
 
 // progressed says that something became durable: the next failure is a new one.
@@ -61,8 +62,8 @@ func (r *retry) connected() {
 	}
 }
 
-// wait logs err, unless it was logged within the last minute, and pauses. It
-// is false when ctx ends first.
+// wait logs err, unless it was logged within the last minute, and pauses until
+// the time has come or somebody wakes it. It is false when ctx ends first.
 func (r *retry) wait(ctx context.Context, err error) bool {
 	now := time.Now()
 	if r.advanced.Swap(false) {
@@ -82,6 +83,8 @@ func (r *retry) wait(ctx context.Context, err error) bool {
 	r.pause = min(2*r.pause, r.backoff.Max)
 	select {
 	case <-timer.C:
+		return true
+	case <-r.wake:
 		return true
 	case <-ctx.Done():
 		return false

@@ -5,20 +5,34 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 )
 
 // docsCommand prints docs/cli.md. A test keeps the file equal to it.
 func (a *app) docsCommand() *cobra.Command {
-	return &cobra.Command{
+	var man string
+	c := &cobra.Command{
 		Use:    "docs",
 		Short:  "Print the reference of the command line",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if man != "" {
+				return manual(c.Root(), man)
+			}
 			_, err := fmt.Fprint(a.stdout, reference(c.Root()))
 			return err
 		},
 	}
+	c.Flags().StringVar(&man, "man", "", "write manual pages into this `DIRECTORY` instead")
+	return c
+}
+
+// manual writes one page for the program and one for each verb. The date is the
+// one that SOURCE_DATE_EPOCH gives, so that a release can be built again.
+func manual(root *cobra.Command, dir string) error {
+	root.DisableAutoGenTag = true
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "millrace " + version(), Manual: "Millrace"}, dir)
 }
 
 // reference is the command line's reference in Markdown.

@@ -70,7 +70,7 @@ in state error or resync_required, so that a restart alone will not help.`,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true})
 	root.SetVersionTemplate("millrace {{.Version}}\n")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
@@ -85,6 +85,7 @@ in state error or resync_required, so that a restart alone will not help.`,
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log details")
 	f.StringVar(&a.logFormat, "log-format", "text", "`FORMAT` of logs: text or json")
 	f.SortFlags = false
+	completeValues(root)
 	root.AddCommand(a.verbs()...)
 	for _, c := range root.Commands() {
 		c.Flags().SortFlags = false
@@ -92,9 +93,15 @@ in state error or resync_required, so that a restart alone will not help.`,
 	return root
 }
 
-// version is the module's version where the binary was built from a release,
-// else the commit.
+// release is the version that `make release` stamps with the linker.
+var release string
+
+// version is the release's, or the module's where Go built it from one, else the
+// commit.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -60,7 +60,7 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 	r.keeper.standby = f.standby
 	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
 	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
-		wake: make(chan struct{}, 1)}
+		wake: make(chan struct{}, 1), onFree: r.takeOver}
 	return r
 }
 
@@ -309,6 +309,19 @@ func (r *runner) stream(ctx context.Context) error {
 	r.engine = e
 	r.mu.Unlock()
 	return r.judge(ctx, j, e.relay.Run(ctx))
+}
+
+// takeOver ends the pause of an instance that waits for the slot: it is free.
+func (r *runner) takeOver() {
+	if rt, _, _, _ := r.keeper.current(); rt.Condition != relay.WaitingForSlot {
+		return
+	}
+	r.mu.Lock()
+	e := r.engine
+	r.mu.Unlock()
+	if e != nil {
+		e.relay.Wake()
+	}
 }
 
 // judge looks closer at a source that was refused. The slot of a loaded job that

@@ -31,6 +31,8 @@ type sourceWatch struct {
 	alarms   *alarms
 	log      *slog.Logger
 	wake     chan struct{}
+	// onFree is called at each look that finds the slot unused.
+	onFree func()
 
 	mu       sync.Mutex
 	slotName string
@@ -116,6 +118,9 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	w.mu.Unlock()
 	w.progress.Observe(position, now)
 	w.alarms.judge(slot, w.progress.Lag(now))
+	if slot != nil && !slot.Active {
+		w.onFree()
+	}
 	return nil
 }
 

@@ -12,6 +12,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.waitCommand(),
 		a.cleanupCommand(),
 		a.demoCommand(),
+		a.completionCommand(),
 		a.docsCommand(),
 	}
 }
