@@ -34,6 +34,7 @@ var layers = map[string]string{
 	"apply":       ". session catalog record internal/crash",
 	"capture":     ". session catalog pgoutput replication",
 	"web":         ". relay",
+	"kafka":       ". record spool",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
 	"cmd/millrace": ". session catalog record schema snapshot apply capture relay web config bootstrap check replication " +
@@ -67,6 +68,7 @@ var thirdParty = map[string]string{
 	"capture":           "github.com/jackc/pgx/v5 golang.org/x/sync",
 	"relay":             "golang.org/x/sync",
 	"web":               "github.com/prometheus/client_golang",
+	"kafka":             "github.com/twmb/franz-go",
 	"config":            "github.com/goccy/go-yaml",
 	"spool":             "github.com/klauspost/compress",
 	"bootstrap":         "github.com/jackc/pgx/v5 golang.org/x/sync",

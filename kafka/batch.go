@@ -1,0 +1,150 @@
+package kafka
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/spool"
+)
+
+// batch is what becomes one Kafka transaction: whole source transactions as
+// records, or one large one whose records are in the spool.
+type batch struct {
+	records []kgo.Record
+	bytes   arena
+	size    int64 // memory that it holds
+	changes int
+	txns    int // source transactions
+	started time.Time
+
+	// The last whole transaction, and a sign of life behind it.
+	commit, end millrace.LSN
+	xid         uint32
+	time        time.Time
+	history     *millrace.History
+	idle        millrace.LSN
+
+	large   *spool.Txn // its records, before those of the batch
+	control []*kgo.Record
+}
+
+// recordSize is what a record takes beside its bytes: the struct, its headers,
+// and the client's note of it.
+const recordSize = 400
+
+func (b *batch) empty() bool { return len(b.records) == 0 && b.large == nil && b.idle == 0 }
+
+// reset empties the batch and keeps its memory, unless that has grown beyond
+// what batches usually are.
+func (b *batch) reset() {
+	records, mem := b.records, b.bytes
+	if cap(records) > 1<<17 {
+		records = nil
+	}
+	clear(records)
+	mem.reset()
+	*b = batch{records: records[:0], bytes: mem}
+}
+
+// arena keeps bytes until the batch is done with.
+type arena struct {
+	blocks [][]byte
+	at     int
+}
+
+const arenaBlock = 256 << 10
+
+func (a *arena) copy(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	if len(b) > arenaBlock/4 {
+		return append([]byte{}, b...)
+	}
+	for a.at < len(a.blocks) {
+		block := a.blocks[a.at]
+		if n := len(block); cap(block)-n >= len(b) {
+			a.blocks[a.at] = append(block, b...)
+			return a.blocks[a.at][n:len(a.blocks[a.at]):len(a.blocks[a.at])]
+		}
+		a.at++
+	}
+	a.blocks = append(a.blocks, append(make([]byte, 0, arenaBlock), b...))
+	return a.blocks[a.at][:len(b):len(b)]
+}
+
+func (a *arena) reset() {
+	for i := range a.blocks {
+		a.blocks[i] = a.blocks[i][:0]
+	}
+	if len(a.blocks) > 64 {
+		a.blocks = a.blocks[:64]
+	}
+	a.at = 0
+}
+
+// open is a source transaction on its way into a batch.
+type open struct {
+	first  int // of its records in the batch
+	size   int64
+	xid    uint32
+	commit millrace.LSN
+	common []kgo.RecordHeader // what all its records have in common
+	counts map[slot]int
+	order  []slot // the keys of counts, as they came
+	tables map[millrace.TableName]int
+	names  []millrace.TableName
+	events int
+	large  *spool.Txn
+}
+
+// slot is a partition of a topic.
+type slot struct {
+	topic     string
+	partition int32
+}
+
+func (o *open) count(topic string, partition int32) {
+	s := slot{topic, partition}
+	if o.counts[s]++; o.counts[s] == 1 {
+		o.order = append(o.order, s)
+	}
+}
+
+func (o *open) event(table millrace.TableName) {
+	if o.tables[table]++; o.tables[table] == 1 {
+		o.names = append(o.names, table)
+	}
+	o.events++
+}
+
+// The headers of every record, in this order.
+const (
+	headerCommit     = "commit_lsn"
+	headerSeq        = "seq"
+	headerXID        = "xid"
+	headerSystem     = "system"
+	headerTimeline   = "timeline"
+	headerGeneration = "generation"
+)
+
+func commonHeaders(commit millrace.LSN, xid uint32, h *millrace.History) []kgo.RecordHeader {
+	return []kgo.RecordHeader{
+		{Key: headerCommit, Value: []byte(commit.String())},
+		{Key: headerXID, Value: strconv.AppendUint(nil, uint64(xid), 10)},
+		{Key: headerSystem, Value: []byte(h.System)},
+		{Key: headerTimeline, Value: strconv.AppendInt(nil, int64(h.Timeline), 10)},
+		{Key: headerGeneration, Value: strconv.AppendInt(nil, h.Generation, 10)},
+	}
+}
+
+// headers gives those of one record, with its ordinal.
+func (o *open) headers(special []kgo.RecordHeader, seq uint64) []kgo.RecordHeader {
+	all := make([]kgo.RecordHeader, 0, len(special)+len(o.common)+1)
+	all = append(all, special...)
+	all = append(all, o.common...)
+	return append(all, kgo.RecordHeader{Key: headerSeq, Value: strconv.AppendUint(nil, seq, 10)})
+}

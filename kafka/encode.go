@@ -1,0 +1,240 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// write adds one Txn to the batch in preparation.
+func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
+	defer t.Release()
+	if _, err, _ := w.pos.get(); err != nil {
+		return err
+	}
+	if t.Idle() {
+		w.q.sign(t)
+		return nil
+	}
+	if t.Commit <= w.skip {
+		return nil // applied before
+	}
+	err := w.add(ctx, t)
+	if err == nil {
+		return nil
+	}
+	w.dropOpen()
+	if errors.Is(err, errFailed) {
+		_, err, _ = w.pos.get()
+		return err
+	}
+	if ctx.Err() != nil || millrace.KindOf(err) == millrace.KindRetry || errors.Is(err, millrace.ErrNeedText) {
+		return err
+	}
+	// What came before it is delivered; it is what the job stops at.
+	if _, drainErr := w.drain(ctx); drainErr != nil {
+		return drainErr
+	}
+	return err
+}
+
+// add encodes a whole transaction or a part.
+func (w *writer) add(ctx context.Context, t *millrace.Txn) error {
+	if t.Part == 0 {
+		if err := w.begin(ctx, t); err != nil {
+			return err
+		}
+	}
+	if w.open == nil {
+		return fmt.Errorf("part %d of transaction %d comes without its beginning", t.Part, t.XID)
+	}
+	for i := range t.Changes {
+		if err := w.change(ctx, &t.Changes[i]); err != nil {
+			return w.locate(err, t)
+		}
+	}
+	if !t.Last {
+		return nil
+	}
+	return w.end(t)
+}
+
+// begin opens a source transaction. A large one, which comes in parts, goes to
+// the spool: no Kafka transaction is opened before its end has come.
+func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
+	w.dropOpen()
+	b, err := w.q.await(ctx, !t.Last, w.pos.failed)
+	if err != nil {
+		return err
+	}
+	o := &open{first: len(b.records), size: b.size, xid: t.XID, commit: t.Commit, counts: map[slot]int{},
+		tables: map[millrace.TableName]int{}, common: commonHeaders(t.Commit, t.XID, t.From)}
+	w.open, w.batch = o, b
+	if !t.Last {
+		if w.opt.Spool == nil {
+			return errors.New("a transaction that comes in parts needs a spool")
+		}
+		o.large = w.opt.Spool.Begin()
+	}
+	w.opt.Format.Begin(TransactionID(t.XID, t.Commit), t)
+	return w.put(w.beginMark(o, t))
+}
+
+// put takes a record whose bytes are its own.
+func (w *writer) put(r *kgo.Record) error {
+	o, b := w.open, w.batch
+	if o.large != nil {
+		w.packed = pack(w.packed[:0], r)
+		return o.large.Append(o.xid, w.packed)
+	}
+	b.records = append(b.records, *r)
+	b.size += int64(len(r.Key)+len(r.Value)) + recordSize
+	return nil
+}
+
+// change encodes one change.
+func (w *writer) change(ctx context.Context, c *millrace.Change) error {
+	if c.Op == millrace.Truncate {
+		for _, rel := range c.Truncated.Rels {
+			if err := w.changeOf(ctx, c, rel); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if c.Op == millrace.Message {
+		return nil // it belongs to no table
+	}
+	return w.changeOf(ctx, c, c.Rel)
+}
+
+func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace.Relation) error {
+	to, err := w.route(ctx, rel)
+	if err != nil {
+		return err
+	}
+	w.batch.changes++
+	return w.opt.Format.Encode(c, rel, to.key, func(e *Encoded) error {
+		partition := partitionOf(e.Canonical, to.to.partitions)
+		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
+			Headers: w.open.headers(e.Headers, c.Seq)}
+		if size := recordBytes(&r); size > w.limit {
+			return w.tooLarge(rel, to.key, e.Row, size)
+		}
+		w.open.count(r.Topic, partition)
+		if e.Event {
+			w.open.event(rel.Name)
+		}
+		if w.open.large == nil {
+			r.Key, r.Value = w.batch.bytes.copy(e.Key), w.batch.bytes.copy(e.Value)
+		}
+		return w.put(&r)
+	})
+}
+
+// batchOverhead is what a batch of one record takes beside it.
+const batchOverhead = 100
+
+func recordBytes(r *kgo.Record) int {
+	n := len(r.Key) + len(r.Value) + batchOverhead
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value) + 4
+	}
+	return n
+}
+
+func (w *writer) tooLarge(rel *millrace.Relation, key []int, row millrace.Row, size int) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "write to Kafka", Peer: millrace.PeerDestination, Table: rel.Name,
+		Key: keyText(rel, key, row),
+		Err: fmt.Errorf("its record has %d bytes, the topics take %d", size, w.limit),
+		Hint: fmt.Sprintf("raise max.message.bytes of the job's topics beyond %d (kafka-configs.sh --alter --entity-type topics …), and replica.fetch.max.bytes of the brokers; "+
+			"everything before this transaction was delivered, and the next run goes on with it", size)}
+}
+
+// keyText names a row as Error.Key does.
+func keyText(rel *millrace.Relation, key []int, row millrace.Row) string {
+	if row == nil || len(key) == 0 {
+		return ""
+	}
+	names, values := make([]string, len(key)), make([]string, len(key))
+	for i, k := range key {
+		names[i], values[i] = millrace.DisplayIdent(rel.Columns[k].Name), "null"
+		if row[k].Kind == millrace.Text {
+			v := row[k].Raw
+			values[i] = string(v[:min(len(v), 100)])
+		}
+	}
+	return "(" + strings.Join(names, ",") + ")=(" + strings.Join(values, ",") + ")"
+}
+
+// locate adds what an error of the format can't know.
+func (w *writer) locate(err error, t *millrace.Txn) error {
+	var e *millrace.Error
+	if !errors.As(err, &e) {
+		return &millrace.Error{Kind: millrace.KindData, Op: "encode", LSN: t.Commit, Err: err}
+	}
+	if e.LSN == 0 {
+		e.LSN = t.Commit
+	}
+	return err
+}
+
+// end completes the source transaction.
+func (w *writer) end(t *millrace.Txn) error {
+	o, b := w.open, w.batch
+	if err := w.put(w.endMark(o, t)); err != nil {
+		return err
+	}
+	b.commit, b.end, b.xid, b.time, b.history = t.Commit, t.End, t.XID, t.Time, t.From
+	b.large = o.large
+	b.txns++
+	w.open, w.batch = nil, nil
+	w.q.done()
+	return nil
+}
+
+// dropOpen takes an incomplete source transaction out again.
+func (w *writer) dropOpen() {
+	o, b := w.open, w.batch
+	if o == nil {
+		return
+	}
+	clear(b.records[o.first:])
+	b.records, b.size = b.records[:o.first], o.size
+	if o.large != nil {
+		_ = o.large.Drop() // the next start removes what is left
+	}
+	w.open, w.batch = nil, nil
+	w.q.done()
+}
+
+// route finds or makes the topic of a relation.
+func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, error) {
+	if r := w.rels[rel]; r != nil {
+		return r, nil
+	}
+	name := topicName(w.opt.Endpoint.Prefix, rel.Name, w.opt.Topics.Names)
+	d := w.dests[name]
+	if d == nil {
+		made, err := w.opt.Endpoint.ensure(ctx, w.admin, &w.opt.Topics, []string{name}, func(string) bool { return true })
+		if err != nil {
+			return nil, err
+		}
+		d = made[name]
+		w.known[name] = true
+		if d.limit < w.limit {
+			return nil, &millrace.Error{Kind: millrace.KindRetry, Op: "write to Kafka", Peer: millrace.PeerDestination, Table: rel.Name,
+				Err: fmt.Errorf("topic %s takes smaller records than the others: the limits are read anew", name)}
+		}
+		w.dests[name] = d
+		w.batch.control = append(w.batch.control, w.pin(d, rel.Name))
+	}
+	r := &route{to: d, key: w.opt.key(rel)}
+	w.rels[rel] = r
+	return r, nil
+}

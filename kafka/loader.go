@@ -1,0 +1,185 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+)
+
+// Loader does the first load of a job: it owns the job like a writer, and each
+// of its steps is one Kafka transaction.
+type Loader struct {
+	w      *writer
+	job    *record.Job
+	layout string
+	chunks map[millrace.TableName]int
+}
+
+// LayoutTables is one topic a table.
+const LayoutTables = "tables"
+
+// Load fences whoever wrote for the job before, records a new generation of it
+// and makes its topics. job.Generation must be the one that Read gave, 0 for
+// none: if another instance was faster, nothing is changed.
+func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
+	const op = "record the job"
+	e := s.opt.Endpoint
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	ctl, err := e.OpenControl()
+	if err != nil {
+		return nil, err
+	}
+	s.ctl = ctl
+	if err := ctl.Create(ctx, int(s.opt.Topics.replication())); err != nil {
+		return nil, err
+	}
+	if s.state, err = ctl.Read(ctx); err != nil {
+		return nil, err
+	}
+	old := s.state
+	s.state = &State{Topics: map[string]Topic{}}
+	for i := range job.Tables {
+		s.known[topicName(e.Prefix, job.Tables[i].Name, s.opt.Topics.Names)] = true
+	}
+	dests, limit, err := s.prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := s.opt.producer(e, limit, transactionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	state, err := fence(ctx, e, cl)
+	if err == nil && (state.Generation != old.Generation || state.Job != nil && state.Job.Generation != job.Generation) {
+		err = &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: e.Peer,
+			Err: fmt.Errorf("another instance has just recorded job %s", e.Job)}
+	}
+	if err != nil {
+		cl.Close()
+		return nil, e.wrap(op, err)
+	}
+	w := &writer{opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: ctl.cl, stats: &s.stats, dests: dests, limit: limit,
+		rels: map[*millrace.Relation]*route{}, known: s.known, cp: state.Checkpoint}
+	w.pos = newPositions(0)
+	w.q = newQueue(s.opt.MaxHeld, false, &w.cp)
+	job.Format, job.Generation, job.CreatedAt = record.Format, state.Generation+1, time.Now().UTC()
+	job.Epoch = state.Checkpoint.Epoch + 1
+	w.cp = millrace.Checkpoint{History: millrace.History{System: job.SystemID, Timeline: job.Timeline, Generation: job.Generation},
+		Epoch: job.Epoch, Seq: state.Checkpoint.Seq}
+	l := &Loader{w: w, job: job, layout: LayoutTables, chunks: map[millrace.TableName]int{}}
+	if err := l.commit(ctx, l.opening(state)); err != nil {
+		cl.Close()
+		return nil, e.wrap(op, err)
+	}
+	return l, nil
+}
+
+// opening are the records of a new generation, and the removal of those of the
+// last one.
+func (l *Loader) opening(old *State) []*kgo.Record {
+	e := l.w.opt.Endpoint
+	gone := map[string]bool{}
+	if old.Job != nil {
+		for i := range old.Job.Tables {
+			gone[tableKey(old.Job.Tables[i].OID)] = true
+		}
+	}
+	for name := range old.Topics {
+		gone[keyTopic+name] = true
+	}
+	var records []*kgo.Record
+	for i := range l.job.Tables {
+		t := &l.job.Tables[i]
+		d := l.w.dests[topicName(e.Prefix, t.Name, l.w.opt.Topics.Names)]
+		records = append(records, l.table(t), l.w.pin(d, t.Name))
+		delete(gone, tableKey(t.OID))
+		delete(gone, keyTopic+d.name)
+	}
+	for key := range gone {
+		records = append(records, e.control(key, nil))
+	}
+	return append(records, e.control(keyJob, jobRecord(l.job, l.layout)),
+		e.control(keyState, stateJSON{string(l.job.State), l.job.Reason, l.job.Hint}))
+}
+
+func tableKey(oid uint32) string { return keyTable + strconv.FormatUint(uint64(oid), 10) }
+
+func (l *Loader) table(t *record.Table) *kgo.Record {
+	return l.w.opt.Endpoint.control(tableKey(t.OID), tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name,
+		Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes})
+}
+
+func (l *Loader) commit(ctx context.Context, records []*kgo.Record) error {
+	return l.w.opt.Endpoint.wrap("write the job's record", l.w.commit(ctx, &batch{control: records}))
+}
+
+// Generation is the number of this load.
+func (l *Loader) Generation() int64 { return l.job.Generation }
+
+// Start records the slot's consistent point, what of slot and publication is
+// ours, and what is known of the tables under its snapshot.
+func (l *Loader) Start(ctx context.Context, point millrace.LSN, ownsSlot, ownsPublication bool, tables []record.Table) error {
+	l.job.ConsistentPoint, l.job.OwnsSlot, l.job.OwnsPublication, l.job.LoadStarted = point, ownsSlot, ownsPublication, time.Now().UTC()
+	l.job.Tables = tables
+	l.w.cp.End, l.w.cp.Acked = point, point
+	records := []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout))}
+	for i := range tables {
+		records = append(records, l.table(&tables[i]))
+	}
+	return l.commit(ctx, records)
+}
+
+// Finish records that the destination is consistent from the consistent point.
+func (l *Loader) Finish(ctx context.Context) error {
+	l.job.ConsistentFrom = l.job.ConsistentPoint
+	return l.commit(ctx, []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout)),
+		l.w.opt.Endpoint.control(keyState, stateJSON{State: string(record.CatchingUp), Reason: "the first load is complete"})})
+}
+
+// Close gives the job up.
+func (l *Loader) Close() { l.w.cl.Close() }
+
+// chunkID names a chunk in its BEGIN and END.
+func chunkID(t millrace.TableName, n int) string {
+	return "chunk:" + t.Schema + "." + t.Name + ":" + strconv.Itoa(n)
+}
+
+// Chunk makes rows of a table durable, with their mark, in one Kafka
+// transaction. t holds one Read per row, has the time and the history, and is
+// the caller's. last says that the table is complete; the numbers are those of
+// the whole table.
+func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.Txn, table *record.Table) error {
+	w := l.w
+	b := &batch{history: t.From}
+	l.chunks[rel.Name]++
+	id := chunkID(rel.Name, l.chunks[rel.Name])
+	o := &open{commit: l.job.ConsistentPoint, counts: map[slot]int{}, tables: map[millrace.TableName]int{},
+		common: commonHeaders(l.job.ConsistentPoint, 0, t.From)}
+	w.open, w.batch = o, b
+	defer func() { w.open, w.batch = nil, nil }()
+	w.opt.Format.Begin(id, t)
+	pos := Position{Commit: l.job.ConsistentPoint, End: l.job.ConsistentPoint}
+	begin := Begin{Status: statusBegin, ID: id, TS: t.Time.UnixMilli(), Position: pos}
+	if err := w.put(w.mark(o, id, begin)); err != nil {
+		return err
+	}
+	for i := range t.Changes {
+		if err := w.change(ctx, &t.Changes[i]); err != nil {
+			return w.locate(err, t)
+		}
+	}
+	if err := w.put(w.mark(o, id, w.ending(o, id, t.Time, pos))); err != nil {
+		return err
+	}
+	b.control = append(b.control, l.table(table))
+	return w.opt.Endpoint.wrap("load "+strings.TrimSpace(rel.Name.String()), w.commit(ctx, b))
+}

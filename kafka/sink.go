@@ -1,0 +1,299 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/spool"
+)
+
+// Options say what a Sink writes to and how.
+type Options struct {
+	Endpoint *Endpoint
+	Topics   TopicOptions
+	Format   Format
+	// Key gives the columns of the record key; nil, or a nil result, means those
+	// that the Relation flags as the replica identity.
+	Key func(*millrace.Relation) []int
+	// Spool keeps large transactions until their end has come.
+	Spool *spool.Spool
+	// Group 1 gives each source transaction a Kafka transaction of its own.
+	Group int
+	// MaxHeld bounds the memory of the records that wait and those being sent
+	// together; 0 means 16 MiB. Each half is overrun by at most one Txn.
+	MaxHeld int64
+	// MaxTimeout is the longest Kafka transaction that the brokers allow; 0: they
+	// are asked.
+	MaxTimeout time.Duration
+	Log        *slog.Logger // nil: none
+}
+
+func (o *Options) key(rel *millrace.Relation) []int {
+	if o.Key != nil {
+		if k := o.Key(rel); k != nil {
+			return k
+		}
+	}
+	if rel.Identity == millrace.IdentityFull || rel.Identity == millrace.IdentityNothing {
+		return nil // every column is flagged, which makes no key
+	}
+	return rel.Key
+}
+
+// Sink is the Kafka destination. Open, Claim, Write, Flush, Drain and Close are
+// called by one goroutine at a time; Durable and Stats by any.
+type Sink struct {
+	opt   Options
+	stats counters
+	ctl   *Control
+	state *State
+	// known are the topics of tables that are used and may not be pinned yet.
+	known map[string]bool
+	w     atomic.Pointer[writer]
+}
+
+// New makes a Sink. It connects in Open.
+func New(opt Options) *Sink {
+	if opt.MaxHeld <= 0 {
+		opt.MaxHeld = 16 << 20
+	}
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Sink{opt: opt, known: map[string]bool{}}
+}
+
+// Open implements millrace.Sink.
+func (s *Sink) Open(ctx context.Context) (millrace.Checkpoint, error) {
+	var none millrace.Checkpoint
+	if err := s.Close(); err != nil {
+		s.opt.Log.Debug("close the destination", "cause", err)
+	}
+	ctl, err := s.opt.Endpoint.OpenControl()
+	if err != nil {
+		return none, err
+	}
+	s.ctl = ctl
+	state, err := ctl.Read(ctx)
+	if err != nil {
+		return none, err
+	}
+	if state.Job == nil {
+		return none, noJob("open the destination")
+	}
+	s.state = state
+	return state.Checkpoint, nil
+}
+
+func noJob(op string) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: op, Peer: millrace.PeerDestination, Err: record.ErrNoJob,
+		Hint: "millrace bootstrap records a job"}
+}
+
+var errNotClaimed = &millrace.Error{Kind: millrace.KindRetry, Op: "write to Kafka", Peer: millrace.PeerDestination,
+	Err: errors.New("the destination is not open")}
+
+// Claim implements millrace.Claimer. Getting a producer id fences the former
+// writer and ends its transaction, one way or the other; only then the control
+// topic is read, to the high watermark that it has now.
+func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
+	var none millrace.Checkpoint
+	if s.ctl == nil {
+		return none, errNotClaimed
+	}
+	if err := s.stop(); err != nil {
+		s.opt.Log.Debug("close the destination", "cause", err)
+	}
+	e := s.opt.Endpoint
+	dests, limit, err := s.prepare(ctx)
+	if err != nil {
+		return none, err
+	}
+	cl, err := s.opt.producer(e, limit, transactionTimeout)
+	if err != nil {
+		return none, err
+	}
+	state, err := fence(ctx, e, cl)
+	if err != nil {
+		cl.Close()
+		return none, e.wrap("claim the job", err)
+	}
+	if state.Job == nil {
+		cl.Close()
+		return none, noJob("claim the job")
+	}
+	w := &writer{opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: s.ctl.cl, stats: &s.stats, dests: dests, limit: limit,
+		rels: map[*millrace.Relation]*route{}, known: s.known,
+		skip: state.Checkpoint.Commit, cp: state.Checkpoint}
+	w.cp.Epoch++
+	w.pos = newPositions(w.cp.Acked)
+	w.q = newQueue(s.opt.MaxHeld/2, s.opt.Group == 1, &w.cp)
+	// The first transaction says whose the job is now.
+	if err := w.commit(ctx, &batch{}); err != nil {
+		cl.Close()
+		return none, e.wrap("claim the job", err)
+	}
+	w.start()
+	s.state = state
+	s.w.Store(w)
+	return w.cp, nil
+}
+
+// prepare makes what is missing of the topics and reads their limits, before
+// anybody is fenced.
+func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
+	e := s.opt.Endpoint
+	names := []string{transactionTopic(e.Prefix)}
+	pinned := slices.Collect(maps.Keys(s.state.Topics))
+	for n := range s.known {
+		if _, ok := s.state.Topics[n]; !ok {
+			names = append(names, n)
+		}
+	}
+	if len(pinned) > 0 {
+		now, err := topics(ctx, s.ctl.cl, pinned...)
+		if err != nil {
+			return nil, 0, e.wrap("describe topics", err)
+		}
+		if err := e.checkPins(s.state.Topics, now); err != nil {
+			return nil, 0, err
+		}
+	}
+	dests, err := e.ensure(ctx, s.ctl.cl, &s.opt.Topics, append(names, pinned...),
+		func(n string) bool { return s.known[n] || s.state.Topics[n].Table != "" })
+	if err != nil {
+		return nil, 0, err
+	}
+	limit := maxBatch
+	if len(pinned)+len(s.known) > 0 {
+		limit = maxRecord
+	}
+	for _, d := range dests {
+		limit = min(limit, d.limit)
+	}
+	if s.opt.MaxTimeout == 0 {
+		s.opt.MaxTimeout = s.maxTimeout(ctx)
+	}
+	return dests, limit, nil
+}
+
+// maxRecord bounds a batch of the client's, whatever the topics would take.
+const maxRecord = 64 << 20
+
+// maxTimeout asks a broker how long a transaction may take; where that is not
+// ours to know, it is the default.
+func (s *Sink) maxTimeout(ctx context.Context) time.Duration {
+	const byDefault = 15 * time.Minute
+	adm := kadm.NewClient(s.ctl.cl)
+	brokers, err := adm.ListBrokers(ctx)
+	if err != nil || len(brokers) == 0 {
+		return byDefault
+	}
+	configs, err := adm.DescribeBrokerConfigs(ctx, brokers[0].NodeID)
+	if err != nil {
+		return byDefault
+	}
+	for _, c := range configs {
+		for _, kv := range c.Configs {
+			if kv.Key != "transaction.max.timeout.ms" {
+				continue
+			}
+			if ms, err := strconv.ParseInt(kv.MaybeValue(), 10, 64); err == nil && ms > 0 {
+				return time.Duration(ms) * time.Millisecond
+			}
+		}
+	}
+	return byDefault
+}
+
+// Write implements millrace.Sink.
+func (s *Sink) Write(ctx context.Context, t *millrace.Txn) error {
+	w := s.w.Load()
+	if w == nil {
+		t.Release()
+		return errNotClaimed
+	}
+	return w.write(ctx, t)
+}
+
+// Flush implements millrace.Sink.
+func (s *Sink) Flush() {
+	if w := s.w.Load(); w != nil {
+		w.q.flush()
+	}
+}
+
+// Durable implements millrace.Sink.
+func (s *Sink) Durable(ctx context.Context, after millrace.LSN) (millrace.LSN, error) {
+	w := s.w.Load()
+	if w == nil {
+		return 0, errNotClaimed
+	}
+	return w.pos.wait(ctx, after)
+}
+
+// Drain implements millrace.Drainer.
+func (s *Sink) Drain(ctx context.Context) (millrace.LSN, error) {
+	w := s.w.Load()
+	if w == nil {
+		return 0, errNotClaimed
+	}
+	return w.drain(ctx)
+}
+
+// Close implements millrace.Sink. A Kafka transaction that is open is given up:
+// whoever claims the job next ends it.
+func (s *Sink) Close() error {
+	err := s.stop()
+	if s.ctl != nil {
+		s.ctl.Close()
+		s.ctl = nil
+	}
+	return err
+}
+
+func (s *Sink) stop() error {
+	if w := s.w.Swap(nil); w != nil {
+		w.close()
+	}
+	return nil
+}
+
+// Stats are counters since New.
+type Stats struct {
+	Transactions int64 // source transactions
+	Commits      int64 // Kafka transactions
+	Records      int64
+	Held         int64 // bytes of records in preparation, now
+}
+
+type counters struct{ transactions, commits, records atomic.Int64 }
+
+func (c *counters) committed(b *batch) {
+	c.commits.Add(1)
+	c.records.Add(int64(len(b.records)))
+	c.transactions.Add(int64(b.txns))
+}
+
+// Stats gives the counters since New.
+func (s *Sink) Stats() Stats {
+	st := Stats{Transactions: s.stats.transactions.Load(), Commits: s.stats.commits.Load(), Records: s.stats.records.Load()}
+	if w := s.w.Load(); w != nil {
+		st.Held = w.q.hold()
+	}
+	return st
+}
+
+// String names the destination in logs.
+func (s *Sink) String() string { return fmt.Sprint(s.opt.Endpoint) }

@@ -1,0 +1,333 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/spool"
+)
+
+// writer is a claimed job: a producer that is fenced by its transactional id,
+// the batch in preparation, and an executor that commits the other one.
+type writer struct {
+	opt     *Options
+	cl      *kgo.Client
+	timeout time.Duration // of cl's transactions
+	admin   *kgo.Client   // for topics; belongs to the Sink
+	pos     *positions
+	q       *queue
+	stats   *counters
+
+	// Of the goroutine that writes.
+	dests  map[string]*dest
+	tables map[millrace.TableName]*dest
+	rels   map[*millrace.Relation]*route
+	limit  int // bytes of a record that every topic takes
+	skip   millrace.LSN
+	open   *open
+	batch  *batch          // while open is
+	packed []byte          // a buffer
+	known  map[string]bool // the topics that the Sink knows of
+
+	// Of the executor.
+	cp   millrace.Checkpoint
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// route is where the changes of one relation go.
+type route struct {
+	to  *dest
+	key []int
+}
+
+var errFailed = errors.New("the sink has failed") // positions has the reason
+
+// The client's limits. A Kafka transaction must end within the timeout, or the
+// coordinator aborts it; a process that dies in one holds up readers for as long.
+const (
+	transactionTimeout = 60 * time.Second
+	deliverWithin      = 30 * time.Second
+	maxBatch           = 1_000_012 // bytes; what brokers take by default
+)
+
+func (o *Options) producer(e *Endpoint, limit int, timeout time.Duration) (*kgo.Client, error) {
+	return e.client(
+		kgo.TransactionalID(transactionalID(e.Prefix, e.Job)),
+		kgo.TransactionTimeout(timeout),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.ProducerBatchMaxBytes(int32(limit)),
+		// A flush follows the last record of a batch, so that lingering costs no
+		// time and fills requests.
+		kgo.ProducerLinger(50*time.Millisecond),
+		kgo.RecordDeliveryTimeout(deliverWithin),
+		kgo.MaxBufferedRecords(1<<20),
+		kgo.MaxBufferedBytes(int(max(o.MaxHeld, 8<<20))),
+	)
+}
+
+func (w *writer) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.stop, w.done = cancel, make(chan struct{})
+	go func() {
+		defer close(w.done)
+		w.run(ctx)
+	}()
+}
+
+func (w *writer) close() {
+	w.stop()
+	<-w.done
+	w.dropOpen()
+	w.cl.Close()
+}
+
+// run is the executor.
+func (w *writer) run(ctx context.Context) {
+	var b *batch
+	for {
+		if b = w.q.next(ctx, b); b == nil {
+			return
+		}
+		err := w.commit(ctx, b)
+		if b.large != nil {
+			_ = b.large.Drop() // the next start removes what is left
+		}
+		if err != nil {
+			w.pos.fail(w.opt.Endpoint.wrap("write to Kafka", err))
+			return
+		}
+		w.pos.advance(w.cp.Acked)
+	}
+}
+
+// commit makes a batch durable: its records and the checkpoint behind them in
+// one Kafka transaction. After any error the outcome is unknown: whoever starts
+// next finds out by fencing this producer and reading the control topic.
+func (w *writer) commit(ctx context.Context, b *batch) error {
+	cp := w.after(b)
+	cl := w.cl
+	if b.large != nil {
+		timeout, err := w.timeoutFor(b.large.Bytes())
+		if err != nil {
+			return err
+		}
+		if timeout > transactionTimeout {
+			if err := w.reopen(ctx, timeout); err != nil {
+				return err
+			}
+			cl = w.cl
+		}
+	}
+	if err := cl.BeginTransaction(); err != nil {
+		return err
+	}
+	p := &promises{}
+	if b.large != nil {
+		if err := w.produceSpooled(ctx, cl, b.large, p); err != nil {
+			return err
+		}
+	}
+	for i := range b.records {
+		cl.Produce(ctx, &b.records[i], p.done)
+	}
+	for _, r := range b.control {
+		cl.Produce(ctx, r, p.done)
+	}
+	cl.Produce(ctx, w.opt.Endpoint.control(keyCheckpoint, checkpointRecord(&cp)), p.done)
+	if err := cl.Flush(ctx); err != nil {
+		return err
+	}
+	if err := p.first(); err != nil {
+		return w.explain(err)
+	}
+	end, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	if err := cl.EndTransaction(end, kgo.TryCommit); err != nil {
+		return fmt.Errorf("whether the transaction was committed is not known: %w", err)
+	}
+	w.cp = cp
+	w.stats.committed(b)
+	if w.timeout != transactionTimeout {
+		return w.reopen(ctx, transactionTimeout)
+	}
+	return nil
+}
+
+// after gives the checkpoint behind the batch.
+func (w *writer) after(b *batch) millrace.Checkpoint {
+	cp := w.cp
+	cp.Seq++
+	if b.history != nil {
+		cp.History = *b.history
+	}
+	if b.commit != 0 {
+		cp.Commit, cp.End, cp.LastXID, cp.LastTime = b.commit, b.end, b.xid, b.time.UnixMicro()
+	}
+	cp.Acked = max(cp.Acked, cp.End, b.idle)
+	return cp
+}
+
+// promises collects what became of the records of a batch.
+type promises struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (p *promises) done(_ *kgo.Record, err error) {
+	if err == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *promises) first() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// explain says what cures a refused record.
+func (w *writer) explain(err error) error {
+	if errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) {
+		return &millrace.Error{Kind: millrace.KindData, Op: "write to Kafka", Peer: millrace.PeerDestination, Err: err,
+			Hint: "a topic's max.message.bytes was lowered while the job ran; start it again, it reads the limits then"}
+	}
+	return err
+}
+
+// produceSpooled reads a large transaction back and produces it. The client's
+// limit of buffered bytes keeps memory constant.
+func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, t *spool.Txn, p *promises) error {
+	r, err := t.Read()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data := rec.Data
+		if !rec.Owned {
+			data = append(make([]byte, 0, len(data)), data...)
+		}
+		out, err := unpack(data)
+		if err != nil {
+			return err
+		}
+		if err := p.first(); err != nil {
+			return w.explain(err)
+		}
+		cl.Produce(ctx, out, p.done)
+	}
+}
+
+// pack makes a spool record of a Kafka record: topic, partition, key, value and
+// headers, each with its length, -1 for null.
+func pack(dst []byte, r *kgo.Record) []byte {
+	put := func(b []byte, null bool) {
+		n := int32(len(b))
+		if null {
+			n = -1
+		}
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
+		dst = append(dst, b...)
+	}
+	put([]byte(r.Topic), false)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(r.Partition))
+	put(r.Key, r.Key == nil)
+	put(r.Value, r.Value == nil)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Headers)))
+	for _, h := range r.Headers {
+		put([]byte(h.Key), false)
+		put(h.Value, h.Value == nil)
+	}
+	return dst
+}
+
+var errPacked = errors.New("a spooled record is damaged")
+
+func unpack(b []byte) (*kgo.Record, error) {
+	ok := true
+	number := func() int {
+		if len(b) < 4 {
+			ok = false
+			return 0
+		}
+		n := int(int32(binary.LittleEndian.Uint32(b)))
+		b = b[4:]
+		return n
+	}
+	get := func() []byte {
+		n := number()
+		if n < 0 {
+			return nil
+		}
+		if n > len(b) {
+			ok = false
+			return nil
+		}
+		v := b[:n:n]
+		b = b[n:]
+		return v
+	}
+	r := &kgo.Record{Topic: string(get()), Partition: int32(number()), Key: get(), Value: get()}
+	n := number()
+	for range n {
+		if !ok {
+			break
+		}
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: string(get()), Value: get()})
+	}
+	if !ok || len(b) != 0 {
+		return nil, errPacked
+	}
+	return r, nil
+}
+
+// drain waits until everything that was written is durable.
+func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
+	w.dropOpen()
+	w.q.urge()
+	for {
+		at, err, moved := w.pos.get()
+		if err != nil {
+			return at, err
+		}
+		if w.q.quiet() {
+			return at, nil
+		}
+		select {
+		case <-moved:
+		case <-time.After(5 * time.Millisecond): // the executor has just become idle
+		case <-ctx.Done():
+			return at, ctx.Err()
+		}
+	}
+}
+
+// pin notes in the control topic what must not change about a topic.
+func (w *writer) pin(d *dest, table millrace.TableName) *kgo.Record {
+	return w.opt.Endpoint.control(keyTopic+d.name, Topic{ID: hex.EncodeToString(d.id[:]), Partitions: int(d.partitions),
+		Table: table.String()})
+}
