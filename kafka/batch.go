@@ -35,8 +35,6 @@ type batch struct {
 // and the client's note of it.
 const recordSize = 400
 
-func (b *batch) empty() bool { return len(b.records) == 0 && b.large == nil && b.idle == 0 }
-
 // reset empties the batch and keeps its memory, unless that has grown beyond
 // what batches usually are.
 func (b *batch) reset() {

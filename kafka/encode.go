@@ -14,7 +14,7 @@ import (
 // write adds one Txn to the batch in preparation.
 func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 	defer t.Release()
-	if _, err, _ := w.pos.get(); err != nil {
+	if _, _, err := w.pos.get(); err != nil {
 		return err
 	}
 	if t.Idle() {
@@ -30,7 +30,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 	}
 	w.dropOpen()
 	if errors.Is(err, errFailed) {
-		_, err, _ = w.pos.get()
+		_, _, err = w.pos.get()
 		return err
 	}
 	if ctx.Err() != nil || millrace.KindOf(err) == millrace.KindRetry || errors.Is(err, millrace.ErrNeedText) {

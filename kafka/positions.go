@@ -42,17 +42,17 @@ func (p *positions) fail(err error) {
 	}
 }
 
-func (p *positions) get() (millrace.LSN, error, <-chan struct{}) { //nolint:revive // the channel belongs to both
+func (p *positions) get() (millrace.LSN, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.durable, p.err, p.moved
+	return p.durable, p.moved, p.err
 }
 
 // wait blocks until more than after is durable. What was reached before an
 // error is told before it.
 func (p *positions) wait(ctx context.Context, after millrace.LSN) (millrace.LSN, error) {
 	for {
-		at, err, moved := p.get()
+		at, moved, err := p.get()
 		switch {
 		case at > after:
 			return at, nil

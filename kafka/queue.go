@@ -21,7 +21,6 @@ type queue struct {
 	flushed bool   // nothing more is waiting behind prep
 	changed chan struct{}
 	room    chan struct{}
-	closed  bool
 
 	// Signs of life: the newest position up to which the source has nothing for
 	// us, whether somebody waits for it, and what is written of it.

@@ -30,7 +30,6 @@ type writer struct {
 
 	// Of the goroutine that writes.
 	dests  map[string]*dest
-	tables map[millrace.TableName]*dest
 	rels   map[*millrace.Relation]*route
 	limit  int // bytes of a record that every topic takes
 	skip   millrace.LSN
@@ -218,7 +217,7 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, t *spool.Tx
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // it was only read
 	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -310,7 +309,7 @@ func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
 	w.dropOpen()
 	w.q.urge()
 	for {
-		at, err, moved := w.pos.get()
+		at, moved, err := w.pos.get()
 		if err != nil {
 			return at, err
 		}
