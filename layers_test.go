@@ -32,13 +32,15 @@ var layers = map[string]string{
 	"schema":      ". session catalog",
 	"snapshot":    ". session catalog",
 	"apply":       ". session catalog record internal/crash",
-	"capture":     ". session catalog pgoutput replication",
+	"capture":     ". session catalog datum pgoutput replication",
 	"web":         ". relay",
-	"kafka":       ". record spool",
+	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
 	"cmd/millrace": ". session catalog record schema snapshot apply capture relay web config bootstrap check replication " +
 		"internal/rig/pgserver internal/crash",
+
+	"kafka/record": ". datum",
 
 	// Machinery of tests, benchmarks and the demo.
 	"bench":                    ". session catalog capture internal/rig/pgserver internal/rig/child",
@@ -67,6 +69,7 @@ var thirdParty = map[string]string{
 	"apply":             "github.com/jackc/pgx/v5 golang.org/x/sync",
 	"capture":           "github.com/jackc/pgx/v5 golang.org/x/sync",
 	"relay":             "golang.org/x/sync",
+	"kafka/record":      "github.com/twmb/franz-go",
 	"web":               "github.com/prometheus/client_golang",
 	"kafka":             "github.com/twmb/franz-go",
 	"config":            "github.com/goccy/go-yaml",

@@ -82,6 +82,10 @@ type Column struct {
 	// from the source since.
 	TypeName string
 	TypeKind byte
+	// Def is what is known of the type beyond its OID: a *datum.Type, or nil for
+	// built-in types and where nobody knows. Equal definitions of one source are
+	// the same pointer.
+	Def any
 }
 
 // Relation is one version of a table's shape, as the stream described it. It

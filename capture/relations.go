@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/datum"
 	"github.com/millrace/millrace/pgoutput"
 )
 
@@ -39,6 +40,7 @@ type relations struct {
 type userType struct {
 	name string
 	kind byte
+	def  *datum.Type
 }
 
 func newRelations(opt Options, tables []Table, side func(context.Context, func(*pgx.Conn) error) error) relations {
@@ -197,6 +199,9 @@ func (r *relations) nameColumns(ctx context.Context, rel *millrace.Relation) err
 		if c := &rel.Columns[i]; c.Type >= firstUserOID {
 			t := r.types[c.Type]
 			c.TypeName, c.TypeKind = t.name, t.kind
+			if t.def != nil {
+				c.Def = t.def
+			}
 		}
 	}
 	return nil
@@ -212,7 +217,8 @@ func (r *relations) lookUp(ctx context.Context, q catalog.Querier, oids []uint32
 	for _, oid := range oids {
 		switch t, sent := types[oid], r.sent[oid]; {
 		case t != nil:
-			r.types[oid] = userType{name: millrace.TableName{Schema: t.Schema, Name: t.Name}.String(), kind: t.Kind}
+			name := millrace.TableName{Schema: t.Schema, Name: t.Name}.String()
+			r.types[oid] = userType{name: name, kind: t.Kind, def: t.Datum()}
 		case sent != millrace.TableName{}:
 			r.types[oid] = userType{name: sent.String()}
 		default:

@@ -40,6 +40,13 @@ func (c *Codec) AppendTextOfAvro(dst, raw []byte) (_ []byte, null bool, rest []b
 	return dst, false, nil, errAvro
 }
 
+// AppendTextOfAvroValue is AppendTextOfAvro for a value that is no union.
+func (c *Codec) AppendTextOfAvroValue(dst, raw []byte) (_, rest []byte, err error) {
+	r := avroReader{b: raw}
+	dst, err = c.node.fromAvro(c, dst, &r)
+	return dst, r.b, errors.Join(err, r.err())
+}
+
 var errAvro = errors.New("malformed Avro")
 
 // AppendAvroLong appends an integer.

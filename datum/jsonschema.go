@@ -49,6 +49,9 @@ func (s *Schema) appendJSONSchema(dst []byte, optional bool) []byte {
 			dst = f.Schema.appendJSONSchema(dst, f.Optional)
 		}
 		dst = append(dst, '}')
+		if s.Closed {
+			dst = append(dst, `,"additionalProperties":false`...)
+		}
 	case Map:
 		dst = append(dst, `,"additionalProperties":{"type":["null","string"]}`...)
 	}

@@ -27,7 +27,10 @@ type Schema struct {
 	Version int
 	Params  [][2]string // scale of a Decimal, length of Bits, labels of an Enum
 	Doc     string
-	Items   *Schema
+	// Closed says of a Struct that no member may come that is not a field. Under
+	// it a new field is a compatible change to a registry of JSON schemas.
+	Closed bool
+	Items  *Schema
 	Fields  []SchemaField
 	// Format is the format of JSON schema where it has one: date, time,
 	// date-time, duration, uuid, number (a decimal in a string), byte.

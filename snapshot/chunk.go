@@ -81,6 +81,7 @@ func relationOf(t *catalog.Table) *millrace.Relation {
 		if c.Type.OID >= firstUserOID {
 			col.TypeName = millrace.TableName{Schema: c.Type.Schema, Name: c.Type.Name}.String()
 			col.TypeKind = c.Type.Kind
+			col.Def = c.Type.Datum()
 		}
 		rel.Columns = append(rel.Columns, col)
 	}
