@@ -31,7 +31,7 @@ type Schema struct {
 	// it a new field is a compatible change to a registry of JSON schemas.
 	Closed bool
 	Items  *Schema
-	Fields  []SchemaField
+	Fields []SchemaField
 	// Format is the format of JSON schema where it has one: date, time,
 	// date-time, duration, uuid, number (a decimal in a string), byte.
 	Format string
