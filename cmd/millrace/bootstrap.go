@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/session"
 )
 
 // bootstrapFlags are the flags that bootstrap shares with run.
@@ -93,13 +92,13 @@ func (a *app) bootstrapPlan(ctx context.Context, s *settings, f *bootstrapFlags,
 
 // bootstrap does the first load, with a heartbeat in the record meanwhile.
 func (a *app) bootstrap(ctx context.Context, s *settings, f *bootstrapFlags, restart bool) error {
-	conn, err := s.target.Connect(ctx, session.Watch)
+	book, err := s.openLedger(ctx)
 	if err != nil {
 		return err
 	}
-	k := newKeeper(s.target, s.Job, s.Safety.HeartbeatInterval, s.log)
-	if err := k.start(ctx, conn); err != nil {
-		_ = conn.Close(context.WithoutCancel(ctx)) // nothing depends on it
+	k := newKeeper(s)
+	if err := k.start(ctx, book); err != nil {
+		_ = book.Close(context.WithoutCancel(ctx)) // nothing depends on it
 		return err
 	}
 	o := s.loadOptions(f, k.instance())
@@ -124,12 +123,7 @@ func (a *app) bootstrap(ctx context.Context, s *settings, f *bootstrapFlags, res
 // doLoad checks everything before the first load begins. On a job that has a
 // record already bootstrap.Run knows best what is possible.
 func (s *settings) doLoad(ctx context.Context, o bootstrap.Options, f *bootstrapFlags) error {
-	conn, err := s.target.Connect(ctx, session.Watch)
-	if err != nil {
-		return err
-	}
-	j, _, err := record.Read(ctx, conn, s.Job)
-	conn.Close(ctx)
+	j, _, err := s.readLedger(ctx)
 	if err == nil && j == nil {
 		err = s.preflight(ctx, f)
 	}
@@ -141,12 +135,7 @@ func (s *settings) doLoad(ctx context.Context, o bootstrap.Options, f *bootstrap
 
 // printLoaded says what the record now holds.
 func (a *app) printLoaded(ctx context.Context, s *settings) error {
-	conn, err := s.target.Connect(ctx, session.Watch)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	j, _, err := record.Read(ctx, conn, s.Job)
+	j, _, err := s.readLedger(ctx)
 	if err != nil {
 		return err
 	}

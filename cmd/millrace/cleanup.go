@@ -55,19 +55,19 @@ type step struct {
 }
 
 func (a *app) cleanup(ctx context.Context, s *settings, dryRun, gone bool) error {
-	target, err := s.target.Connect(ctx, session.Watch)
+	book, err := s.openLedger(ctx)
 	if err != nil {
 		return err
 	}
-	defer target.Close(context.WithoutCancel(ctx))
-	j, _, err := record.Read(ctx, target, s.Job)
+	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what counts was confirmed
+	j, _, err := book.Read(ctx)
 	if err != nil {
 		return err
 	}
 	if j == nil {
 		return noJob(s)
 	}
-	if rt, alive, err := readRuntime(ctx, target, s); err != nil {
+	if rt, alive, err := readRuntime(ctx, book, s); err != nil {
 		return err
 	} else if alive {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: "clean up job " + s.Job,
@@ -88,7 +88,7 @@ func (a *app) cleanup(ctx context.Context, s *settings, dryRun, gone bool) error
 		return err
 	}
 	steps = append(steps, step{Action: "remove", Object: "record of job " + s.Job,
-		do: func(ctx context.Context) error { return record.Delete(ctx, target, s.Job) }})
+		do: book.Delete})
 	for _, st := range steps {
 		if !dryRun {
 			if err := st.do(ctx); err != nil {

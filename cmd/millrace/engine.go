@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
-	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/web"
 )
 
@@ -40,18 +39,16 @@ func newEngine(r *runner, j *record.Job) *engine {
 
 // tableSet reads the job's set of tables, at every start of the stream.
 func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
-	conn, err := r.target.Connect(ctx, session.Watch)
+	j, _, err := r.readLedger(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	recorded, err := record.Tables(ctx, conn, r.Job)
-	if err != nil {
-		return nil, err
+	if j == nil {
+		return nil, noJob(r.settings)
 	}
-	tables := make([]capture.Table, len(recorded))
-	for i := range recorded {
-		t := &recorded[i]
+	tables := make([]capture.Table, len(j.Tables))
+	for i := range j.Tables {
+		t := &j.Tables[i]
 		tables[i] = capture.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape}
 	}
 	return tables, nil
@@ -59,12 +56,12 @@ func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
 
 // newShape records what the stream has found out about a table of the set.
 func (r *runner) newShape(ctx context.Context, t capture.Table) error {
-	conn, err := r.target.Connect(ctx, session.Watch)
+	book, err := r.openLedger(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return record.UpdateTable(ctx, conn, r.Job, record.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape})
+	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what counts was confirmed
+	return book.UpdateTable(ctx, record.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape})
 }
 
 // fallbacks counts the source transactions that took the row path.

@@ -10,12 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
-	"github.com/millrace/millrace/session"
 )
 
 const (
@@ -34,7 +31,7 @@ const (
 // heartbeat and the condition. Its methods only take note; a goroutine writes,
 // on a connection of its own, so that nothing waits for the target.
 type keeper struct {
-	target   *session.Endpoint
+	open     func(context.Context) (ledger, error)
 	interval time.Duration
 	standby  bool
 	log      *slog.Logger
@@ -53,19 +50,19 @@ type keeper struct {
 	rivals map[string]time.Time
 
 	wake chan struct{}
-	conn *pgx.Conn
+	book ledger
 	done chan struct{}
 	stop context.CancelFunc
 }
 
-func newKeeper(target *session.Endpoint, job string, interval time.Duration, log *slog.Logger) *keeper {
+func newKeeper(s *settings) *keeper {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return &keeper{
-		target: target, interval: interval, log: log,
-		rt: record.Runtime{Job: job, Instance: instanceID(), Host: host, PID: os.Getpid(),
+		open: s.openLedger, interval: s.Safety.HeartbeatInterval, log: s.log,
+		rt: record.Runtime{Job: s.Job, Instance: instanceID(), Host: host, PID: os.Getpid(),
 			Version: version(), StartedAt: time.Now().UTC()},
 		rivals: make(map[string]time.Time),
 		wake:   make(chan struct{}, 1),
@@ -154,19 +151,15 @@ func (k *keeper) poke() {
 }
 
 // start looks whether another instance may live, writes for the first time and
-// goes on writing. conn is the keeper's from here on.
-func (k *keeper) start(ctx context.Context, conn *pgx.Conn) error {
-	k.conn = conn
-	other, err := record.ReadOther(ctx, conn, k.rt.Job, k.rt.Instance)
+// goes on writing. book is the keeper's from here on.
+func (k *keeper) start(ctx context.Context, book ledger) error {
+	k.book = book
+	other, age, err := book.Newest(ctx, k.rt.Instance)
 	if err != nil {
 		return err
 	}
 	if other != nil && other.Condition != relay.WaitingForSlot {
-		var now time.Time // both times are the target's
-		if err := conn.QueryRow(ctx, "SELECT pg_catalog.clock_timestamp()").Scan(&now); err != nil {
-			return session.Wrap("read the destination's clock", millrace.PeerDestination, err)
-		}
-		k.shy = now.Sub(other.HeartbeatAt) < silentBeats*k.interval
+		k.shy = age < silentBeats*k.interval
 	}
 	if err := k.write(ctx); err != nil {
 		k.log.Debug("first heartbeat", "cause", err) // it is tried again
@@ -215,7 +208,7 @@ func (k *keeper) write(ctx context.Context) error {
 	dirty := k.dirty && !k.shy
 	k.mu.Unlock()
 	if dirty {
-		if err := record.SetState(ctx, k.conn, rt.Job, state, reason, hint); err != nil {
+		if err := k.book.SetState(ctx, state, reason, hint); err != nil {
 			return err
 		}
 		k.mu.Lock()
@@ -225,7 +218,7 @@ func (k *keeper) write(ctx context.Context) error {
 	if there, err := k.recorded(ctx); err != nil || !there {
 		return err
 	}
-	if err := record.Beat(ctx, k.conn, &rt); err != nil {
+	if err := k.book.Beat(ctx, &rt); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -234,8 +227,7 @@ func (k *keeper) write(ctx context.Context) error {
 	return nil
 }
 
-// recorded tells whether there is a place to write the heartbeat to: before the
-// first load there is none, and a try would be an error in the server's log.
+// recorded tells whether there is a place to write the heartbeat to.
 func (k *keeper) recorded(ctx context.Context) (bool, error) {
 	k.mu.Lock()
 	beaten := !k.rt.HeartbeatAt.IsZero()
@@ -243,20 +235,18 @@ func (k *keeper) recorded(ctx context.Context) (bool, error) {
 	if beaten {
 		return true, nil
 	}
-	var there bool
-	err := k.conn.QueryRow(ctx, `SELECT pg_catalog.to_regclass('millrace.runtime') IS NOT NULL`).Scan(&there)
-	return there, session.Wrap("look for the record", millrace.PeerDestination, err)
+	return k.book.Ready(ctx)
 }
 
 func (k *keeper) connect(ctx context.Context) error {
-	if k.conn != nil && !k.conn.IsClosed() {
+	if k.book != nil && !k.book.Closed() {
 		return nil
 	}
-	conn, err := k.target.Connect(ctx, session.Watch)
+	book, err := k.open(ctx)
 	if err != nil {
 		return err
 	}
-	k.conn = conn
+	k.book = book
 	return nil
 }
 
@@ -274,7 +264,7 @@ func (k *keeper) lookForRivals(ctx context.Context) {
 	if err := k.connect(ctx); err != nil {
 		return
 	}
-	other, err := record.ReadOther(ctx, k.conn, k.rt.Job, k.rt.Instance)
+	other, _, err := k.book.Newest(ctx, k.rt.Instance)
 	if err != nil || other == nil || other.Condition == relay.WaitingForSlot {
 		return
 	}
@@ -321,18 +311,18 @@ func (k *keeper) last(ctx context.Context, write bool) error {
 		return err
 	}
 	if write {
-		if err := record.SetState(ctx, k.conn, k.rt.Job, k.state, k.reason, k.hint); err != nil {
+		if err := k.book.SetState(ctx, k.state, k.reason, k.hint); err != nil {
 			return err
 		}
 	}
 	if there, err := k.recorded(ctx); err != nil {
 		return err
 	} else if there {
-		if err := record.Leave(ctx, k.conn, k.rt.Job, k.rt.Instance); err != nil {
+		if err := k.book.Leave(ctx, k.rt.Instance); err != nil {
 			return err
 		}
 	}
-	return session.Wrap("close the record", millrace.PeerDestination, k.conn.Close(ctx))
+	return k.book.Close(ctx)
 }
 
 // rivalError says who runs the job.

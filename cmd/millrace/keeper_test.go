@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
@@ -56,11 +57,18 @@ func state(t *testing.T, conn *pgx.Conn, job string) record.State {
 	return j.State
 }
 
+// keeperOf is one that beats only when it is woken.
+func keeperOf(target *session.Endpoint) *keeper {
+	s := &settings{Config: config.Default(), target: target, log: slog.New(slog.DiscardHandler)}
+	s.Job, s.Safety.HeartbeatInterval = "shop", time.Minute
+	return newKeeper(s)
+}
+
 func TestKeeperWritesBeforeAnythingElse(t *testing.T) {
 	target, conn := recorded(t, "shop")
-	k := newKeeper(target, "shop", time.Minute, slog.New(slog.DiscardHandler))
+	k := keeperOf(target)
 	k.set(record.CatchingUp, "starting")
-	if err := k.start(t.Context(), connectTo(t, target)); err != nil {
+	if err := k.start(t.Context(), &pgLedger{connectTo(t, target), "shop"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(t, conn, "shop"); got != record.CatchingUp {
@@ -98,11 +106,11 @@ func TestKeeperIsShyOfAnother(t *testing.T) {
 	if err := record.SetState(t.Context(), conn, "shop", record.Streaming, "", ""); err != nil {
 		t.Fatal(err)
 	}
-	k := newKeeper(target, "shop", time.Minute, slog.New(slog.DiscardHandler))
+	k := keeperOf(target)
 	rivals := make(chan record.Runtime, 16)
 	k.onRival = func(r record.Runtime) { rivals <- r }
 	k.set(record.CatchingUp, "starting")
-	if err := k.start(t.Context(), connectTo(t, target)); err != nil {
+	if err := k.start(t.Context(), &pgLedger{connectTo(t, target), "shop"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(t, conn, "shop"); got != record.Streaming {

@@ -56,7 +56,7 @@ type runner struct {
 
 func newRunner(a *app, s *settings, f runFlags) *runner {
 	r := &runner{app: a, settings: s, flags: f, progress: relay.NewProgress(), closeHTTP: func() {}}
-	r.keeper = newKeeper(s.target, s.Job, s.Safety.HeartbeatInterval, s.log)
+	r.keeper = newKeeper(s)
 	r.keeper.standby = f.standby
 	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
 	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
@@ -152,11 +152,11 @@ const behindTheStart = "the source's position at the start is not reached yet"
 // heartbeat. It takes as long as the destination can't be reached.
 func (r *runner) begin(ctx context.Context) error {
 	return r.retry(ctx, func() error {
-		conn, err := r.target.Connect(ctx, session.Watch)
+		book, err := r.openLedger(ctx)
 		if err != nil {
 			return err
 		}
-		j, cp, err := record.Read(ctx, conn, r.Job)
+		j, cp, err := book.Read(ctx)
 		if err == nil {
 			err = r.mayRun(j)
 		}
@@ -165,10 +165,10 @@ func (r *runner) begin(ctx context.Context) error {
 			if j != nil && j.ConsistentFrom != 0 {
 				r.keeper.set(record.CatchingUp, behindTheStart)
 			}
-			err = r.keeper.start(ctx, conn)
+			err = r.keeper.start(ctx, book)
 		}
 		if err != nil {
-			_ = conn.Close(context.WithoutCancel(ctx)) // nothing depends on it
+			_ = book.Close(context.WithoutCancel(ctx)) // nothing depends on it
 		}
 		return err
 	})
@@ -265,12 +265,7 @@ func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
 // reread takes over what a first load has written.
 func (r *runner) reread(ctx context.Context) error {
 	return r.retry(ctx, func() error {
-		conn, err := r.target.Connect(ctx, session.Watch)
-		if err != nil {
-			return err
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		j, cp, err := record.Read(ctx, conn, r.Job)
+		j, cp, err := r.readLedger(ctx)
 		if err != nil {
 			return err
 		}
@@ -415,10 +410,10 @@ func (r *runner) verdict(ctx context.Context, err error) (state record.State, re
 
 // heldOn answers /wait for tokens of an earlier timeline.
 func (r *runner) heldOn(ctx context.Context, timeline int32, at millrace.LSN) (bool, error) {
-	conn, err := r.target.Connect(ctx, session.Watch)
+	book, err := r.openLedger(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return heldOn(ctx, conn, r.Job, timeline, at)
+	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was only read
+	return book.HeldOn(ctx, timeline, at)
 }

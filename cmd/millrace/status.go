@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
@@ -65,19 +64,19 @@ func (a *app) status(ctx context.Context, s *settings) error {
 // readStatus asks the running instance, if there is one that can be reached,
 // and puts the status together itself otherwise.
 func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
-	conn, err := s.target.Connect(ctx, session.Watch)
+	book, err := s.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	j, cp, err := record.Read(ctx, conn, s.Job)
+	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was only read
+	j, cp, err := book.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if j == nil {
 		return nil, noJob(s)
 	}
-	rt, alive, err := readRuntime(ctx, conn, s)
+	rt, alive, err := readRuntime(ctx, book, s)
 	if err != nil {
 		return nil, err
 	}
@@ -97,18 +96,10 @@ func noJob(s *settings) error {
 		Hint: "millrace bootstrap records the job and copies its tables; --job or job: names another one"}
 }
 
-// readRuntime reads the newest sign of life and judges it by the target's
-// clock.
-func readRuntime(ctx context.Context, conn *pgx.Conn, s *settings) (*record.Runtime, bool, error) {
-	rt, err := record.ReadRuntime(ctx, conn, s.Job)
-	if err != nil || rt == nil {
-		return nil, false, err
-	}
-	var now time.Time
-	if err := conn.QueryRow(ctx, "SELECT pg_catalog.clock_timestamp()").Scan(&now); err != nil {
-		return nil, false, session.Wrap("read the destination's clock", millrace.PeerDestination, err)
-	}
-	return rt, now.Sub(rt.HeartbeatAt) < silentBeats*s.Safety.HeartbeatInterval, nil
+// readRuntime reads the newest sign of life and judges it by its age.
+func readRuntime(ctx context.Context, book ledger, s *settings) (*record.Runtime, bool, error) {
+	rt, age, err := book.Newest(ctx, "")
+	return rt, rt != nil && age < silentBeats*s.Safety.HeartbeatInterval, err
 }
 
 // askInstance gives nil when the instance that answers is not the one of the

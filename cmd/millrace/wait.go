@@ -153,20 +153,20 @@ func (w *waiter) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	conn, err := w.target.Connect(ctx, session.Watch)
+	book, err := w.openLedger(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was only read
 	w.trying = nil
 	pause := time.Millisecond
 	for {
-		done, err := w.look(ctx, conn)
+		done, err := w.look(ctx, book)
 		if err != nil {
 			return session.Wrap("wait", millrace.PeerDestination, err)
 		}
 		if done {
-			return w.makeDurable(ctx, conn)
+			return book.Settle(ctx)
 		}
 		select {
 		case <-time.After(pause):
@@ -192,8 +192,8 @@ func (w *waiter) askSource(ctx context.Context) error {
 }
 
 // look reads the checkpoint once and tells whether it holds the token.
-func (w *waiter) look(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	j, cp, err := record.Read(ctx, conn, w.Job)
+func (w *waiter) look(ctx context.Context, book ledger) (bool, error) {
+	j, cp, err := book.Read(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -222,7 +222,7 @@ func (w *waiter) look(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		line = w.token.History.Timeline
 	}
 	if line < cp.Timeline {
-		return w.lookBack(ctx, conn, line, cp.Timeline)
+		return w.lookBack(ctx, book, line, cp.Timeline)
 	}
 	return line == cp.Timeline && cp.Acked >= w.at, nil
 }
@@ -231,8 +231,8 @@ func (w *waiter) look(ctx context.Context, conn *pgx.Conn) (bool, error) {
 const takeNewToken = "take a new token from the source that the job follows, after the commit it is to stand for"
 
 // lookBack decides a token of an earlier timeline.
-func (w *waiter) lookBack(ctx context.Context, conn *pgx.Conn, line, current int32) (bool, error) {
-	held, err := heldOn(ctx, conn, w.Job, line, w.at)
+func (w *waiter) lookBack(ctx context.Context, book ledger, line, current int32) (bool, error) {
+	held, err := book.HeldOn(ctx, line, w.at)
 	if err != nil || held {
 		return held, err
 	}
@@ -248,13 +248,6 @@ func heldOn(ctx context.Context, q record.Querier, job string, timeline int32, a
 	err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM millrace.progress
 		WHERE job = $1 AND timeline <= $2 AND acked_lsn >= $3::pg_lsn)`, job, timeline, at.String()).Scan(&held)
 	return held, session.Wrap("read earlier progress", millrace.PeerDestination, err)
-}
-
-// makeDurable makes what was just read durable. The checkpoint that a query
-// sees may not be flushed yet, or not be at a synchronous standby; a commit
-// behind it at the server's own synchronous_commit is.
-func (w *waiter) makeDurable(ctx context.Context, conn *pgx.Conn) error {
-	return session.Wrap("commit behind the checkpoint", millrace.PeerDestination, durableCommit(ctx, conn))
 }
 
 func durableCommit(ctx context.Context, conn *pgx.Conn) error {
