@@ -244,7 +244,7 @@ func BenchmarkFold(b *testing.B) {
 	for _, rel := range []*millrace.Relation{accRel, telRel, hisRel} {
 		known[rel] = fakeRoute(b, rel)
 	}
-	s := &sender{wire: &wire{conn: nowhere{}, generation: 1}, maxRows: 4000, maxBytes: 4 << 20, copyLimit: 1 << 30,
+	s := &sender{wire: &wire{conn: nowhere{}, generation: 1}, maxRows: 4000, maxBytes: 4 << 20, copyRows: 1 << 30, copyBytes: 1 << 30,
 		await: func(context.Context) error { return nil }}
 	batch := &batch{}
 	b.ReportAllocs()

@@ -24,6 +24,7 @@ type Fallback struct {
 // all before the bad one are delivered.
 func (x *executor) fallBack(ctx context.Context, b *batch, cause *failure) error {
 	x.note(b, cause)
+	x.atServer = false
 	err := x.again(ctx, b)
 	var f *failure
 	switch {

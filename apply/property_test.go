@@ -196,6 +196,14 @@ func TestEveryGroupingGivesTheSame(t *testing.T) {
 			write(t, s, txns)
 		})
 		add("group", func(*Options) {}, whole)
+		add("group, by COPY", func(*Options) {}, func(_ *rapid.T, s *Sink, txns []*millrace.Txn) {
+			s.w.Load().exec.copyRows = 1
+			write(t, s, txns)
+		})
+		add("group, counted here", func(*Options) {}, func(_ *rapid.T, s *Sink, txns []*millrace.Txn) {
+			s.w.Load().exec.oneFlight = 0
+			write(t, s, txns)
+		})
 		add("group, small statements", func(o *Options) { o.MaxBatchRows = 2 }, whole)
 		add("one to one", func(o *Options) { o.Group = 1 }, whole)
 		add("some at a time", func(*Options) {}, func(rt *rapid.T, s *Sink, txns []*millrace.Txn) {

@@ -27,6 +27,19 @@ type statements struct {
 // out: n columns with large values would make up to 2ⁿ.
 const maxPartial = 8
 
+// counted is the same statement for a set that is counted at the server: it
+// raises 22012 (division by zero) unless it affects as many rows as its last
+// parameter says.
+func (s *stmt) counted() *stmt {
+	if s.count == nil {
+		const int8 = 20
+		s.count = &stmt{types: append(slices.Clone(s.types), int8), sql: fmt.Sprintf(
+			"WITH x AS (%s RETURNING 1) SELECT 1 OPERATOR(pg_catalog./) (pg_catalog.count(*) OPERATOR(pg_catalog.=) $%d)::int4 FROM x",
+			s.sql, len(s.types)+1)}
+	}
+	return s.count
+}
+
 func (r *route) name(i int) string { return millrace.QuoteIdent(r.rel.Columns[i].Name) }
 
 // list joins f of each column.
@@ -125,8 +138,8 @@ func (r *route) updateFlagged() *stmt {
 	return r.flaggedStmt
 }
 
-// copyRows is the COPY of many rows.
-func (r *route) copyRows(binaryForm bool) string {
+// copySQL is the COPY of many rows.
+func (r *route) copySQL(binaryForm bool) string {
 	sql := "COPY " + r.to.sql + " (" + r.names(r.insert) + ") FROM STDIN"
 	if binaryForm {
 		sql += " (FORMAT binary)"

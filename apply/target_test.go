@@ -3,6 +3,7 @@ package apply
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -356,5 +357,46 @@ func TestVersions(t *testing.T) {
 		if st := s.Stats(); st.Fallbacks != 0 {
 			t.Errorf("%+v", st)
 		}
+	})
+}
+
+// countingConn counts what is sent.
+type countingConn struct {
+	net.Conn
+	writes int
+}
+
+func (c *countingConn) Write(b []byte) (int, error) {
+	c.writes++
+	return c.Conn.Write(b)
+}
+
+// TestOneFlight has a small transaction go out at once, COMMIT included, and be
+// taken back all the same when a set misses a row.
+func TestOneFlight(t *testing.T) {
+	bothForms(t, func(t *testing.T, binary bool) {
+		p := newPair(t, binary, "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int) PARTITION BY LIST (id); "+
+			"CREATE TABLE b1 PARTITION OF b DEFAULT; INSERT INTO a SELECT g, 0 FROM generate_series(1, 20) g; INSERT INTO b SELECT g, 0 FROM generate_series(1, 9) g")
+		p.src.SQL(t, "ALTER PUBLICATION p SET (publish_via_partition_root)")
+		s := p.open(t)
+		sql := "BEGIN; INSERT INTO a VALUES (%[1]d, 1); UPDATE a SET v = v + 1 WHERE id < 4; DELETE FROM a WHERE id = %[2]d; " +
+			"INSERT INTO b VALUES (%[1]d, 1); UPDATE b SET v = v + 1 WHERE id < 4; COMMIT"
+		write(t, s, p.change(t, fmt.Sprintf(sql, 101, 10))) // makes the statements known
+		conn := &countingConn{Conn: s.w.Load().exec.conn}
+		s.w.Load().exec.conn = conn
+		txns := p.change(t, fmt.Sprintf(sql, 102, 11))
+		p.point = txns[0].End
+		write(t, s, txns)
+		if st := s.Stats(); conn.writes != 1 || st.FallbackTransactions > 0 {
+			t.Errorf("%d writes, %+v", conn.writes, st)
+		}
+		p.same(t)
+
+		p.dst.SQL(t, "DELETE FROM a WHERE id = 12")
+		e := stops(t, p, s, p.change(t, fmt.Sprintf(sql, 103, 12)), 0, "INSERT INTO a VALUES (12, 0)")
+		if e.Key != "(id)=(12)" {
+			t.Errorf("%v", e)
+		}
+		p.same(t)
 	})
 }

@@ -41,6 +41,8 @@ type ask struct {
 	stmt *stmt // set: a Parse
 	sync bool  // a ReadyForQuery ends the flight
 	want int64 // rows that the command must affect, or anyCount
+	// counted are the rows that the server makes sure of, see stmt.counted.
+	counted int64
 	ref  any   // for the caller: what the command was
 }
 
@@ -53,6 +55,7 @@ type stmt struct {
 	sql        string
 	types      []uint32
 	once       bool
+	count      *stmt // see counted
 	name       string
 	generation int // of the wire it is prepared in; 0: nowhere
 }
@@ -62,12 +65,17 @@ type failure struct {
 	ref  any
 	err  error // of the server, or nil when the count was wrong
 	want int64
-	got  int64
+	got  int64 // or unknownCount
 }
+
+const unknownCount = -1
 
 func (f *failure) Error() string {
 	if f.err != nil {
 		return f.err.Error()
+	}
+	if f.got == unknownCount {
+		return fmt.Sprintf("not %d rows affected", f.want)
 	}
 	return fmt.Sprintf("%d rows affected, want %d", f.got, f.want)
 }
@@ -189,6 +197,12 @@ func (w *wire) execute(want int64, ref any) {
 	w.run(want, ref)
 }
 
+// executeCounted is execute for a statement that counts at the server.
+func (w *wire) executeCounted(rows int64, ref any) {
+	w.execute(1, ref) // the row with the quotient
+	w.asked[len(w.asked)-1].counted = rows
+}
+
 func (w *wire) run(want int64, ref any) {
 	w.begin('E')
 	w.cstring("")
@@ -303,11 +317,7 @@ func (w *wire) answers() (first *failure, err error) {
 				return nil, pgErr
 			}
 			if first == nil {
-				f := &failure{err: pgErr}
-				if next < len(w.asked) {
-					f.ref = w.refFrom(next)
-				}
-				first = f
+				first = w.refused(next, pgErr)
 			}
 			for next < len(w.asked) && !w.asked[next].sync {
 				next++ // skipped by the server
@@ -321,6 +331,17 @@ func (w *wire) answers() (first *failure, err error) {
 			return first, nil
 		}
 	}
+}
+
+// refused is the failure of asked[next] with an error of the server.
+func (w *wire) refused(next int, err *pgconn.PgError) *failure {
+	if next >= len(w.asked) {
+		return &failure{err: err}
+	}
+	if n := w.asked[next].counted; n > 0 && err.Code == "22012" {
+		return &failure{ref: w.asked[next].ref, want: n, got: unknownCount}
+	}
+	return &failure{ref: w.refFrom(next), err: err}
 }
 
 // fatal tells whether the server ends the session with this error.

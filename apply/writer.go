@@ -88,7 +88,8 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *executor {
 	x := newExecutor(wire, cp)
 	x.job, x.log, x.stats = s.opt.Job, s.opt.Log, &s.stats
-	x.maxRows, x.maxBytes, x.copyLimit = s.opt.MaxBatchRows, int(s.opt.MaxBatchBytes), copyAbove
+	x.maxRows, x.maxBytes = s.opt.MaxBatchRows, int(s.opt.MaxBatchBytes)
+	x.copyRows, x.copyBytes = copyRows, copyBytes
 	x.truncateAsDelete = s.opt.TruncateAsDelete
 	x.forced = millrace.LSN(s.redo.Load())
 	x.redo = func(commit millrace.LSN) { s.redo.Store(uint64(commit)) }

@@ -19,8 +19,9 @@ type Fence struct {
 	Epoch      int64
 }
 
-// AppendSQL adds one progress row. It affects one row, or none when the job was
-// taken over; a unique violation means the same. Parameters: job, generation,
+// AppendSQL adds one progress row. When the job was taken over it raises: 23502,
+// as there is no job of that epoch to name, or 23505. So a COMMIT may follow it
+// without waiting for the answer. Parameters: job, generation,
 // epoch, seq, timeline, xid, commit_lsn, committed_lsn, acked_lsn, commit time,
 // cursor; AppendTypes gives their types.
 //
@@ -29,8 +30,8 @@ type Fence struct {
 // the newcomer's first row takes the number that the old writer's would have.
 const AppendSQL = `INSERT INTO millrace.progress
 (job, seq, epoch, timeline, last_xid, commit_lsn, committed_lsn, acked_lsn, last_commit_ts, cursor)
-SELECT s.job, $4, $3, $5, $6, $7, $8, $9, $10, $11
-FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3`
+VALUES ((SELECT s.job FROM millrace.job_state s WHERE s.job = $1 AND s.generation = $2 AND s.epoch = $3),
+$4, $3, $5, $6, $7, $8, $9, $10, $11)`
 
 // AppendTypes are the OIDs of AppendSQL's parameters: text, int8, int4, pg_lsn,
 // timestamptz and bytea.
