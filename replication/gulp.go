@@ -31,7 +31,9 @@ import (
 // A pause must cost nothing when there is little to do, so there is one only
 // while much is coming in. And it bounds what can be read to a buffer a pause.
 // That is a gain while messages are small and their number is what costs; with
-// large ones there is no pause after a read that found the buffer full.
+// large ones there is no pause after a read that found the buffer full. Measured
+// with rows of 450 bytes, the walsender takes the same time either way, and a
+// buffer a pause is less than two cores can apply.
 const (
 	receiveBuffer = 64 << 10
 	pause         = time.Millisecond
@@ -41,7 +43,7 @@ const (
 	openReads     = 64       // after that many reads that did not find it full
 	hotWindow     = 5 * time.Millisecond
 	hotFor        = 50 * time.Millisecond // how long one hot window has an effect
-	largeMessage  = 512
+	largeMessage  = 256
 	nearby        = 500 * time.Microsecond // the longest round trip for a small buffer
 )
 
