@@ -43,7 +43,7 @@ type ask struct {
 	want int64 // rows that the command must affect, or anyCount
 	// counted are the rows that the server makes sure of, see stmt.counted.
 	counted int64
-	ref  any   // for the caller: what the command was
+	ref     any // for the caller: what the command was
 }
 
 // anyCount says that the number of affected rows does not matter.
