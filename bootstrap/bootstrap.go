@@ -57,8 +57,12 @@ type Options struct {
 	// SlotWait bounds the wait for each transaction that is running when the
 	// slot is created; 0: one minute.
 	SlotWait time.Duration
-	PGDump   string // path, or "" to look for it
-	Restart  bool   // start a load over, whatever is left of the last one
+	// Failover has the slot copied to standbys, where the source can do that.
+	Failover bool
+	// OnWait, if not nil, is told what the load waits for, and what may cure it.
+	OnWait  func(reason, hint string)
+	PGDump  string // path, or "" to look for it
+	Restart bool   // start a load over, whatever is left of the last one
 	// DryRun, if not nil, is where the plan and all statements are written,
 	// and nothing is done.
 	DryRun io.Writer
@@ -79,6 +83,7 @@ type load struct {
 	source, target *pgx.Conn
 	job            *record.Job // as the record has it
 	recorded       bool        // this attempt has written it
+	waited         bool        // the record says what was waited for
 
 	server   *catalog.Server
 	replica  bool // the target's role may set session_replication_role

@@ -38,8 +38,11 @@ func (l *load) prepare(ctx context.Context) error {
 	if l.set, err = l.selectTables(ctx, l.source); err != nil {
 		return err
 	}
-	problems := l.set.Problems
-	problems = append(problems, l.checkSource()...)
+	problems, err := l.checkSource(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, l.set.Problems...)
 	if target.SystemID == l.server.SystemID && target.Database == l.server.Database && target.Timeline == l.server.Timeline {
 		problems = append(problems, snapshot.Finding{Subject: "destination", Text: "it is the same database as the source"})
 	}
@@ -70,15 +73,20 @@ func (l *load) prepare(ctx context.Context) error {
 }
 
 // checkSource finds what would make the slot fail.
-func (l *load) checkSource() []snapshot.Finding {
-	switch {
-	case l.server.InRecovery:
-		return []snapshot.Finding{{Subject: "source", Text: "it is a standby, which this version does not read from", Cure: "connect to the primary"}}
-	case l.server.WALLevel != "logical":
-		return []snapshot.Finding{{Subject: "source", Text: "wal_level is " + l.server.WALLevel,
-			Cure: "ALTER SYSTEM SET wal_level = logical, and restart the server"}}
+func (l *load) checkSource(ctx context.Context) ([]snapshot.Finding, error) {
+	var problems []snapshot.Finding
+	if l.server.InRecovery {
+		standby, err := catalog.ReadStandby(ctx, l.source)
+		if err != nil {
+			return nil, session.Wrap("read the server", millrace.PeerSource, err)
+		}
+		problems, _ = snapshot.CheckStandby(l.server, standby, true)
 	}
-	return nil
+	if l.server.WALLevel != "logical" {
+		problems = append(problems, snapshot.Finding{Subject: "source", Text: "wal_level is " + l.server.WALLevel,
+			Cure: "ALTER SYSTEM SET wal_level = logical, and restart the server"})
+	}
+	return problems, nil
 }
 
 // selectTables chooses the tables as q sees them.
@@ -99,6 +107,8 @@ func (l *load) selectTables(ctx context.Context, q catalog.Querier) (snapshot.Se
 func (l *load) mayCreatePublication() *snapshot.Finding {
 	f := &snapshot.Finding{Subject: "publication " + l.Publication, Text: "does not exist", Cure: l.set.PublicationSQL(l.Publication)}
 	switch {
+	case l.server.InRecovery:
+		f.Cure = "on the primary: " + f.Cure
 	case l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)):
 		return nil
 	case l.CreatePublication:

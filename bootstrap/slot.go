@@ -27,11 +27,20 @@ func (l *load) createSlot(ctx context.Context) (*snapshot.Holder, error) {
 	}
 	// The exported snapshot lives until the next command on this session.
 	defer pg.Close(context.WithoutCancel(ctx))
+	if l.server.InRecovery {
+		// SQL does not tell on which timeline a standby is.
+		sys, err := replication.New(pg).IdentifySystem(ctx)
+		if err != nil {
+			return nil, session.Wrap("identify the source", millrace.PeerSource, err)
+		}
+		l.server.Timeline = sys.Timeline
+	}
 	slot, err := l.awaitSlot(ctx, pg)
 	if err != nil {
 		return nil, err
 	}
 	l.tracker.Hold(time.Now())
+	l.waitsNoMore(ctx)
 	l.job.ConsistentPoint = slot.ConsistentPoint
 	l.log.Info("created the slot", "slot", slot.Name, "consistent_point", slot.ConsistentPoint)
 	if err := l.recordSlot(ctx); err != nil {
@@ -85,7 +94,7 @@ func (l *load) sameSet(ctx context.Context, h *snapshot.Holder) error {
 
 // awaitSlot creates the slot, which waits for every transaction that is writing
 // at the time, in any database of the server. lock_timeout bounds the wait for
-// each of them; statement_timeout does nothing here.
+// each of them, on a primary; statement_timeout does nothing here.
 func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Slot, error) {
 	op := "create slot " + l.Slot
 	if _, err := pg.Exec(ctx, fmt.Sprintf("SET lock_timeout = %d", l.SlotWait.Milliseconds())).ReadAll(); err != nil {
@@ -93,35 +102,53 @@ func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Sl
 	}
 	watch, stop := context.WithCancel(ctx)
 	seen := make(chan string, 1)
-	go func() { seen <- l.watchBlockers(watch, pg.PID()) }()
-	slot, err := replication.New(pg).CreateSlot(ctx, l.Slot)
+	creating := ctx
+	if l.server.InRecovery {
+		var cancel context.CancelFunc
+		creating, cancel = l.limitStandbySlot(ctx)
+		defer cancel()
+		go func() { seen <- l.helpStandbySlot(watch) }()
+	} else {
+		go func() { seen <- l.watchBlockers(watch, pg.PID()) }()
+	}
+	slot, err := replication.New(pg).CreateSlot(creating, l.Slot, l.Failover && !l.server.InRecovery && l.server.Major() >= failoverSlots)
 	stop()
 	blockers := <-seen
 	if err == nil {
 		return slot, nil
 	}
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		switch server.Code {
-		case "55P03":
-			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
-				Err: fmt.Errorf("a transaction did not end within %v: %s", l.SlotWait, orUnknown(blockers)),
-				Hint: "a slot waits for all transactions that are writing when it is created: let them end, or end them with " +
-					"SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED, and start again"}
-		case "42710":
-			l.job.OwnsSlot = false // somebody made it just now
-			if e := l.disownSlot(ctx); e != nil {
-				return slot, e
-			}
-		case "42501":
-			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource, Err: err,
-				Hint: "ALTER ROLE " + millrace.QuoteIdent(l.server.Role) + " REPLICATION"}
-		case "53400":
-			return slot, &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource, Err: err,
-				Hint: "drop a slot that nobody uses, or raise max_replication_slots and restart the server"}
-		}
+	if creating.Err() != nil && ctx.Err() == nil {
+		return slot, l.standbySlotError(op, blockers)
 	}
-	return slot, session.Wrap(op, millrace.PeerSource, err)
+	return slot, l.explainSlot(ctx, op, blockers, err)
+}
+
+// failoverSlots is the first version whose slots can be copied to standbys.
+const failoverSlots = 17
+
+// explainSlot tells what the server's answer means.
+func (l *load) explainSlot(ctx context.Context, op, blockers string, err error) error {
+	refused := func(err error, hint string) error {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource, Err: err, Hint: hint}
+	}
+	switch code := session.SQLState(err); {
+	case code == "55P03":
+		return refused(fmt.Errorf("a transaction did not end within %v: %s", l.SlotWait, orUnknown(blockers)),
+			"a slot waits for all transactions that are writing when it is created: let them end, or end them with "+
+				"SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED, and start again")
+	case code == "42710":
+		l.job.OwnsSlot = false // somebody made it just now
+		if e := l.disownSlot(ctx); e != nil {
+			return e
+		}
+	case code == "42501":
+		return refused(err, "ALTER ROLE "+millrace.QuoteIdent(l.server.Role)+" REPLICATION")
+	case code == "53400":
+		return refused(err, "drop a slot that nobody uses, or raise max_replication_slots and restart the server")
+	case code == "55000" && l.server.InRecovery:
+		return refused(err, "on the primary: ALTER SYSTEM SET wal_level = logical, and restart it")
+	}
+	return session.Wrap(op, millrace.PeerSource, err)
 }
 
 // disownSlot takes back what the record says of a slot that turned out to be
@@ -174,6 +201,8 @@ func (l *load) watchBlockers(ctx context.Context, pid uint32) string {
 		if now != nil && *now != last {
 			last = strings.Join(strings.Fields(*now), " ")
 			l.log.Warn("the slot waits for a transaction to end", "slot", l.Slot, "blocked_by", last)
+			l.waits(ctx, fmt.Sprintf("slot %s waits for a transaction to end: %s", l.Slot, last),
+				"let it end, or end it on the source: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED")
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 type feed struct {
 	src    *Source
 	stream *replication.Stream
+	guard  *timelineGuard // nil unless the source is a standby
 	queue  *queue
 	asm    *assembler
 	rels   relations

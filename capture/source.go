@@ -121,7 +121,14 @@ func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
 	if f == nil {
 		return nil, errNotStarted
 	}
-	return f.queue.next(ctx)
+	t, err := f.queue.next(ctx)
+	if err == nil && f.guard != nil && t.Last {
+		if err = f.guard.pass(ctx, t.End, f.stream.Received()); err != nil {
+			t.Release()
+			return nil, err
+		}
+	}
+	return t, err
 }
 
 // Queued tells whether Next would return at once.
@@ -166,6 +173,7 @@ func (s *Source) Close() error {
 		return nil
 	}
 	f.stop()
+	f.guard.close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
 	err := f.stream.Close(ctx)

@@ -2,7 +2,6 @@ package capture
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -28,24 +27,33 @@ func (s *Source) acquire(ctx context.Context, from millrace.Checkpoint) (_ *feed
 		return nil, err
 	}
 	defer closeConn(conn)
-	if err := s.checkBefore(ctx, conn, tables); err != nil {
+	standby, err := s.checkBefore(ctx, conn, tables, from)
+	if err != nil {
 		return nil, session.Wrap("check the source", millrace.PeerSource, err)
 	}
 	stream, history, err := s.openStream(ctx, from)
 	if err != nil {
 		return nil, err
 	}
+	var guard *timelineGuard
 	defer func() {
 		if err != nil {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 			defer cancel()
 			_ = stream.Close(closing) // the first error is the one that matters
+			guard.close()
 		}
 	}()
+	if standby {
+		if guard, err = s.guardTimeline(ctx, stream, history.Timeline); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.checkAfter(ctx, conn, stream, history, from); err != nil {
 		return nil, session.Wrap("check the slot", millrace.PeerSource, err)
 	}
 	f := s.newFeed(stream, history, from, tables)
+	f.guard = guard
 	if err = f.rels.prepare(ctx, conn); err == nil {
 		f.sighting, err = look(ctx, conn, f.seen)
 	}
@@ -142,29 +150,33 @@ func checkTimeline(switches []replication.Switch, timeline int32, from millrace.
 	return nil
 }
 
-// checkBefore finds what no owner of the slot can cure.
-func (s *Source) checkBefore(ctx context.Context, conn *pgx.Conn, tables []Table) error {
+// checkBefore finds what no owner of the slot can cure, and tells whether the
+// source is a standby.
+func (s *Source) checkBefore(ctx context.Context, conn *pgx.Conn, tables []Table, from millrace.Checkpoint) (standby bool, err error) {
 	server, err := catalog.ReadServer(ctx, conn)
 	if err != nil {
-		return err
-	}
-	if server.InRecovery {
-		return &millrace.Error{Kind: millrace.KindPreflight, Op: "start", Peer: millrace.PeerSource,
-			Err:  errors.New("the source is a standby, which is not available in this version"),
-			Hint: "connect to the primary; target_session_attrs=read-write in the connection string finds it among several hosts"}
+		return false, err
 	}
 	slot, err := catalog.ReadSlot(ctx, conn, s.opt.Slot)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if slot == nil {
-		return &millrace.Error{Kind: millrace.KindPreflight, Op: "start", Peer: millrace.PeerSource,
-			Err:  fmt.Errorf("replication slot %q does not exist", s.opt.Slot),
-			Hint: "run never creates a slot: `millrace bootstrap` does; if the slot was dropped, " + restartHint}
+	switch {
+	case slot == nil:
+		return false, s.noSlot(ctx, server, from)
+	case server.InRecovery && slot.Synced:
+		return false, &millrace.Error{Kind: millrace.KindRetry, Op: "start", Peer: millrace.PeerSource, Condition: "source_unreachable",
+			Err:  fmt.Errorf("the source is a standby that has a copy of replication slot %q, from which nobody can read before a promotion", s.opt.Slot),
+			Hint: "finish the failover, or name the primary: " + primaryHint}
 	}
 	if err := checkSlot(slot, server.Database); err != nil {
-		return err
+		return false, err
 	}
+	return server.InRecovery, s.checkSet(ctx, conn, tables)
+}
+
+// checkSet holds the publication against the job's set of tables.
+func (s *Source) checkSet(ctx context.Context, conn *pgx.Conn, tables []Table) error {
 	pub, err := catalog.ReadPublication(ctx, conn, s.opt.Publication)
 	if err != nil {
 		return err
@@ -231,9 +243,9 @@ func (s *Source) checkAfter(ctx context.Context, conn *pgx.Conn, stream *replica
 	if err != nil {
 		return err
 	}
-	if slot == nil || uint32(slot.ActivePID) != stream.PID || server.SystemID != history.System || server.Timeline != history.Timeline {
-		return &millrace.Error{Kind: millrace.KindRetry, Op: "start", Peer: millrace.PeerSource,
-			Err: fmt.Errorf("two connections do not agree on who has replication slot %q: they may have reached different servers", s.opt.Slot)}
+	if slot == nil || uint32(slot.ActivePID) != stream.PID || server.SystemID != history.System ||
+		server.Timeline != history.Timeline && !server.InRecovery { // SQL does not tell a standby's
+		return differentServers(s.opt.Slot)
 	}
 	if err := checkSlot(slot, server.Database); err != nil {
 		return err
@@ -241,7 +253,12 @@ func (s *Source) checkAfter(ctx context.Context, conn *pgx.Conn, stream *replica
 	if slot.ConfirmedFlush > from.Acked {
 		return resync("replication slot %q is at %v, but the destination holds the history only up to %v", s.opt.Slot, slot.ConfirmedFlush, from.Acked)
 	}
-	if position < from.Acked {
+	switch {
+	case position < from.Acked && server.InRecovery:
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "start", Peer: millrace.PeerSource, Condition: "source_unreachable",
+			Err:  fmt.Errorf("the standby has replayed up to %v, and the destination holds the history up to %v", position, from.Acked),
+			Hint: "wait until the standby has replayed what it knew before, or connect to one that has"}
+	case position < from.Acked:
 		return resync("the source is at %v, but the destination holds its history up to %v: it was restored or replaced", position, from.Acked)
 	}
 	return nil

@@ -211,13 +211,21 @@ func TestStartOnLostSlot(t *testing.T) {
 }
 
 func TestStartOnStandby(t *testing.T) {
-	primary := rig.Start(t, 18)
-	standby := rig.Standby(t, primary)
+	primary, standby := rig.Pair(t, 18)
 	s := &source{db: &rig.DB{Server: standby, Name: "postgres"}}
 	s.Source = capture.New(options(s))
 	err := s.Start(t.Context(), millrace.Checkpoint{})
-	if millrace.KindOf(err) != millrace.KindPreflight || !strings.Contains(err.Error(), "standby") {
-		t.Errorf("got %v", err)
+	if millrace.KindOf(err) != millrace.KindPreflight || !strings.Contains(err.Error(), "is a standby, and replication slot") ||
+		!strings.Contains(millrace.HintOf(err), "target_session_attrs=read-write") {
+		t.Errorf("without the slot: %v", err)
+	}
+	primary.SQL(t, "postgres", "SELECT pg_create_logical_replication_slot('postgres', 'pgoutput', false, false, true)")
+	rig.Eventually(t, time.Minute, func() bool {
+		return standby.Query(t, "postgres", "SELECT count(*) FROM pg_replication_slots") == "1"
+	}, "the copy")
+	err = s.Start(t.Context(), millrace.Checkpoint{})
+	if millrace.KindOf(err) != millrace.KindRetry || conditionOf(err) != "source_unreachable" || !strings.Contains(err.Error(), "copy of replication slot") {
+		t.Errorf("with a copy of it: %v", err)
 	}
 }
 

@@ -31,6 +31,9 @@ type Slot struct {
 	Temporary          bool
 	TwoPhase           bool
 	Failover           bool // never before 17
+	// Synced is set on a standby for the copy of a slot of its primary, which
+	// nobody can read from before a promotion.
+	Synced bool
 	// RetainedBytes is the WAL from Restart to the server's position.
 	RetainedBytes int64
 }
@@ -42,7 +45,7 @@ SELECT s.slot_name::text, COALESCE(s.plugin::text, ''), COALESCE(s.database::tex
        COALESCE(s.xmin::text, ''), COALESCE(s.catalog_xmin::text, ''),
        COALESCE(s.wal_status, ''), s.safe_wal_size,
        COALESCE(j ->> 'invalidation_reason', CASE WHEN (j ->> 'conflicting')::bool THEN 'conflict' END, ''),
-       s.temporary, COALESCE(s.two_phase, false), COALESCE((j ->> 'failover')::bool, false),
+       s.temporary, COALESCE(s.two_phase, false), COALESCE((j ->> 'failover')::bool, false), COALESCE((j ->> 'synced')::bool, false),
        COALESCE(pg_catalog.pg_wal_lsn_diff(
            CASE WHEN pg_catalog.pg_is_in_recovery()
                 THEN pg_catalog.pg_last_wal_replay_lsn()
@@ -59,7 +62,7 @@ func ReadSlot(ctx context.Context, q Querier, name string) (*Slot, error) {
 	err := q.QueryRow(ctx, slotSQL, name).Scan(&s.Name, &s.Plugin, &s.Database, &s.Active,
 		&s.ActivePID, &confirmed, &restart, &s.XMin, &s.CatalogXMin,
 		&s.WALStatus, &s.SafeWALSize, &s.InvalidationReason,
-		&s.Temporary, &s.TwoPhase, &s.Failover, &s.RetainedBytes)
+		&s.Temporary, &s.TwoPhase, &s.Failover, &s.Synced, &s.RetainedBytes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -53,6 +53,7 @@ type Options struct {
 	Patterns               catalog.Patterns
 	CreatePublication      bool // by the configuration or a flag
 	AllowRemotePublication bool
+	Failover               bool   // the slot is to be copied to standbys
 	SchemaMode             string // create or existing
 	Mode                   string // consistent or none
 	Parallel               int
@@ -92,6 +93,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		c.selectTables,
 		c.checkPublication,
 		c.checkSlot,
+		c.checkFailover,
 		c.checkSourceTables,
 		c.checkTargetTables,
 		c.checkDefinitions,

@@ -29,8 +29,8 @@ func (c *checker) checkSource(ctx context.Context) (err error) {
 	}
 	s := c.server
 	c.checkVersion("source", s.Major(), oldestSource)
-	if s.InRecovery {
-		c.problem("source", "connect to the primary", "it is a standby, which this version does not read from")
+	if err := c.checkStandby(ctx); err != nil {
+		return err
 	}
 	if s.WALLevel != "logical" {
 		c.problem("source", "ALTER SYSTEM SET wal_level = logical, and restart the server", "wal_level is %s, not logical", s.WALLevel)

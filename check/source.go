@@ -88,6 +88,8 @@ func (c *checker) mayCreatePublication(set *snapshot.Selection) {
 	sql := set.PublicationSQL(c.Publication)
 	switch {
 	case len(set.Tables) == 0: // the selection is the problem
+	case c.server != nil && c.server.InRecovery && c.loading():
+		c.problem("publication "+c.Publication, "on the primary: "+sql, "does not exist, and can't be created on a standby")
 	case !c.loading():
 		c.problem("publication "+c.Publication, sql, "does not exist any more: run can't stream without it")
 	case !c.CreatePublication:
@@ -111,7 +113,7 @@ func (c *checker) checkPublication(ctx context.Context) error {
 		c.problems(snapshot.CheckPublication(c.pub, c.tables))
 		return nil
 	}
-	if !c.CreatePublication || !c.loading() {
+	if !c.CreatePublication || !c.loading() || c.server.InRecovery {
 		return nil // told already
 	}
 	var create bool

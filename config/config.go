@@ -34,6 +34,7 @@ type SourcePostgres struct {
 	Tables      []string // patterns; none: all tables of the publication
 	Slot        string   // "": Config.Slot derives it from the job
 	Publication string   // likewise
+	Failover    bool     // the slot is to be copied to standbys, where the server can do that
 }
 
 // Destination is where the history goes to.
@@ -121,6 +122,7 @@ const DefaultListen = "127.0.0.1:8642"
 // Default gives the configuration without job and connections.
 func Default() *Config {
 	return &Config{
+		Source:   Source{Postgres: SourcePostgres{Failover: true}},
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
 			MaxBatchRows:  4000,

@@ -31,6 +31,7 @@ source:
     tables: ["public.*", "!public.audit"]
     slot: my_slot
     publication: My publication
+    failover: false
 snapshot: {mode: none, parallel: 4, timeout: 90m, rate: 10MiB}
 apply: {group: 1, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
 destination:
@@ -106,7 +107,7 @@ func TestEveryKey(t *testing.T) {
 		Job: "shop",
 		Source: Source{SourcePostgres{
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
-			Slot: "my_slot", Publication: "My publication",
+			Slot: "my_slot", Publication: "My publication", Failover: false,
 		}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, "delete"},

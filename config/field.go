@@ -39,6 +39,7 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.tables":      texts(&c.Source.Postgres.Tables),
 		"source.postgres.slot":        text(&c.Source.Postgres.Slot),
 		"source.postgres.publication": text(&c.Source.Postgres.Publication),
+		"source.postgres.failover":    boolean(&c.Source.Postgres.Failover),
 
 		"snapshot.mode": choice(&c.Snapshot.Mode,
 			[]string{ModeConsistent, ModeNone}, "incremental"),

@@ -106,9 +106,16 @@ type Slot struct {
 
 // CreateSlot makes a slot of the pgoutput plugin and exports its snapshot. It
 // waits for all transactions that are writing just now; the server's
-// lock_timeout bounds that, its statement_timeout does not.
-func (c *Conn) CreateSlot(ctx context.Context, name string) (Slot, error) {
-	row, err := c.row(ctx, "CREATE_REPLICATION_SLOT "+millrace.QuoteIdent(name)+" LOGICAL pgoutput (SNAPSHOT 'export')", 4)
+// lock_timeout bounds that, its statement_timeout does not. On a standby it
+// waits, without a bound, until the primary has logged which transactions run.
+// With failover the slot is copied to standbys that ask for it; servers before
+// 17, and standbys, refuse that.
+func (c *Conn) CreateSlot(ctx context.Context, name string, failover bool) (Slot, error) {
+	options := "SNAPSHOT 'export'"
+	if failover {
+		options += ", FAILOVER true"
+	}
+	row, err := c.row(ctx, "CREATE_REPLICATION_SLOT "+millrace.QuoteIdent(name)+" LOGICAL pgoutput ("+options+")", 4)
 	if err != nil {
 		return Slot{}, err
 	}
@@ -128,6 +135,18 @@ func (c *Conn) DropSlot(ctx context.Context, name string, wait bool) error {
 	}
 	_, err := c.pg.Exec(ctx, sql).ReadAll()
 	return err
+}
+
+// SlotPID gives the process that serves a slot, 0 for none: whether this
+// connection reached the same server as the one that streams from it.
+func (c *Conn) SlotPID(ctx context.Context, slot string) (uint32, error) {
+	row, err := c.row(ctx, "SELECT COALESCE(pg_catalog.max(active_pid), 0) FROM pg_catalog.pg_replication_slots WHERE slot_name = "+
+		millrace.QuoteLiteral(slot), 1)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.ParseUint(row[0], 10, 32)
+	return uint32(pid), err
 }
 
 // senderTimeout gives the server's wal_sender_timeout, 0 for none.

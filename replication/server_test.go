@@ -35,7 +35,7 @@ func TestSlotWithSnapshot(t *testing.T) {
 		if want := db.Query(t, "SELECT system_identifier FROM pg_control_system()"); sys.ID != want || sys.Timeline != 1 || sys.Database != db.Name || sys.Flushed == 0 {
 			t.Errorf("got %+v, want system %s", sys, want)
 		}
-		slot, err := c.CreateSlot(t.Context(), db.Name)
+		slot, err := c.CreateSlot(t.Context(), db.Name, false)
 		if err != nil {
 			t.Fatal(err)
 		}

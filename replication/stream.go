@@ -238,6 +238,10 @@ func (s *Stream) advance(to millrace.LSN) {
 	}
 }
 
+// Received is how far the server's log was received: every transaction that
+// ends at or before it has come.
+func (s *Stream) Received() millrace.LSN { return millrace.LSN(s.received.Load()) }
+
 // Ready tells whether Receive would return without reading from the network.
 func (s *Stream) Ready() bool { return s.in.ready() }
 

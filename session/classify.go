@@ -175,6 +175,8 @@ func judgeState(pg *pgconn.PgError, connecting bool) verdict {
 		// A configured limit, such as max_replication_slots or temp_file_limit:
 		// waiting does not raise it.
 		return fatal(connecting)
+	case pg.Code == "40001" && strings.Contains(pg.Routine, "RecoveryConflict"):
+		return verdict{kind: millrace.KindRetry, hint: replayHint}
 	case slices.Contains([]string{"40000", "40001", "40003", "40P01", "55P03", "57014"}, pg.Code),
 		strings.HasPrefix(pg.Code, "53"):
 		return verdict{kind: millrace.KindRetry}
@@ -197,6 +199,7 @@ const (
 		"connection string finds the primary among several hosts"
 	readOnlySourceHint = "this server is read only, as a standby is: name its primary; target_session_attrs=read-write in the " +
 		"connection string finds it among several hosts"
+	replayHint   = "the standby's replay was held up by this session: raise max_standby_streaming_delay there, for the time of a first load to -1"
 	slotBusyHint = "another session reads from the slot: SELECT * FROM pg_stat_replication on the source shows it; " +
 		"that of a client which is gone ends after wal_sender_timeout"
 )

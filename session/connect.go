@@ -118,6 +118,9 @@ func (e *Endpoint) prepare(role Role) (*pgx.ConnConfig, error) {
 	}
 	dialer := &net.Dialer{KeepAliveConfig: keepalive}
 	cfg.DialFunc = dialer.DialContext
+	if e.validate != nil {
+		cfg.ValidateConnect = e.validate
+	}
 
 	// Names are not case sensitive, but the map is: PGTZ arrives as timezone.
 	for name := range cfg.RuntimeParams {

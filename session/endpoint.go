@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace/millrace"
 )
@@ -50,6 +51,41 @@ type Endpoint struct {
 	// takes precedence. Zero means 10 seconds.
 	Timeout time.Duration
 	Log     *slog.Logger // may be nil
+
+	// validate takes the place of what target_session_attrs asks for.
+	validate pgconn.ValidateConnectFunc
+}
+
+// Primary is the same database at the host of the connection string that is a
+// primary, and Standby at one that is a standby, whatever target_session_attrs
+// says. They make sense only if there are several [Endpoint.Hosts].
+func (e *Endpoint) Primary() *Endpoint {
+	p := *e
+	p.validate = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	return &p
+}
+
+// Standby is the counterpart of Primary.
+func (e *Endpoint) Standby() *Endpoint {
+	s := *e
+	s.validate = pgconn.ValidateConnectTargetSessionAttrsStandby
+	return &s
+}
+
+// Selective tells whether the connection string says which of its hosts is
+// wanted, with target_session_attrs.
+func (e *Endpoint) Selective() bool {
+	cfg, err := e.Config()
+	return err == nil && cfg.ValidateConnect != nil
+}
+
+// Hosts is how many addresses the connection string names; 0 if it is invalid.
+func (e *Endpoint) Hosts() int {
+	cfg, err := e.Config()
+	if err != nil {
+		return 0
+	}
+	return len(addresses(cfg))
 }
 
 // Static is an Endpoint with a fixed connection string and without the TLS
@@ -117,7 +153,8 @@ func (e *Endpoint) Redacted() string {
 	return redacted(cfg)
 }
 
-func redacted(cfg *pgx.ConnConfig) string {
+// addresses lists host:port, each once.
+func addresses(cfg *pgx.ConnConfig) []string {
 	var hosts []string
 	add := func(host string, port uint16) {
 		h := host + ":" + strconv.Itoa(int(port))
@@ -132,11 +169,15 @@ func redacted(cfg *pgx.ConnConfig) string {
 	for _, f := range cfg.Fallbacks {
 		add(f.Host, f.Port)
 	}
+	return hosts
+}
+
+func redacted(cfg *pgx.ConnConfig) string {
 	database := cfg.Database
 	if database == "" {
 		database = cfg.User // as the server does
 	}
-	return strings.Join(hosts, ",") + "/" + database
+	return strings.Join(addresses(cfg), ",") + "/" + database
 }
 
 // parse is pgx.ParseConfig with errors that are safe to print. The originals

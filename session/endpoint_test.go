@@ -256,3 +256,20 @@ func TestPasswordThatSpills(t *testing.T) {
 		}
 	}
 }
+
+func TestHosts(t *testing.T) {
+	for conn, want := range map[string]string{
+		"postgres://a/d":       "1 false",
+		"postgres://a:1,b:2/d": "2 false",
+		"postgres://a:1,b:2/d?target_session_attrs=read-write":   "2 true",
+		"host=a,b port=1,1 dbname=d target_session_attrs=any":    "2 false",
+		"postgres://a:1,a:1/d?target_session_attrs=standby":      "1 true",
+		"postgres://a/d?target_session_attrs=perhaps":            "0 false",
+		"postgres://a,b,c/d?target_session_attrs=prefer-standby": "3 true",
+	} {
+		e := Static(millrace.PeerSource, conn, "j")
+		if got := fmt.Sprint(e.Hosts(), e.Selective()); got != want {
+			t.Errorf("%s: %s, want %s", conn, got, want)
+		}
+	}
+}

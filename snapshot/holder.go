@@ -200,7 +200,8 @@ func closeNow(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // there is nothing to save
 }
 
-const flushedSQL = `SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn`
+// flushedSQL: a standby replays only what is flushed, there and at its primary.
+const flushedSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END >= $1::text::pg_lsn`
 
 // AwaitFlushed waits until the source's log is flushed up to the position. What
 // a snapshot shows of asynchronous commits could vanish in a crash of the

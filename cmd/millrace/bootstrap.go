@@ -78,7 +78,7 @@ func (s *settings) loadOptions(f *bootstrapFlags, instance string) bootstrap.Opt
 		Source: s.source, Target: s.target, Job: s.Job, Slot: s.Slot(), Publication: s.Publication(), Patterns: s.patterns,
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
-		Rate: int64(s.Snapshot.Rate), Timeout: s.Snapshot.Timeout, PGDump: f.pgDump,
+		Rate: int64(s.Snapshot.Rate), Failover: s.Source.Postgres.Failover, Timeout: s.Snapshot.Timeout, PGDump: f.pgDump,
 		Instance: instance, Heartbeat: s.Safety.HeartbeatInterval, Log: s.log,
 	}
 }
@@ -162,7 +162,7 @@ func (r *runner) firstLoad(ctx context.Context) error {
 	r.keeper.follow(record.Bootstrapping, "the first load begins")
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
 	l := newLoad(r.app, r.log, r.keeper.poke)
-	o.Progress = l
+	o.Progress, o.OnWait = l, r.keeper.waits
 	r.mu.Lock()
 	r.load, r.loading = l, true
 	r.mu.Unlock()

@@ -104,6 +104,13 @@ func (k *keeper) follow(state record.State, reason string) {
 	k.mu.Unlock()
 }
 
+// waits takes note of what a first load waits for, which the load writes itself.
+func (k *keeper) waits(reason, hint string) {
+	k.mu.Lock()
+	k.reason, k.hint = reason, hint
+	k.mu.Unlock()
+}
+
 // instance is the name of this process in the record.
 func (k *keeper) instance() string { return k.rt.Instance }
 

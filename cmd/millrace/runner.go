@@ -345,7 +345,7 @@ func (r *runner) judge(ctx context.Context, j *record.Job, err error) error {
 		return refused
 	}
 	slot, e := catalog.ReadSlot(ctx, conn, j.Slot)
-	if e != nil || slot != nil {
+	if e != nil || slot != nil || server.InRecovery { // it can be the wrong host
 		return err
 	}
 	refused.Op, refused.Err = "run job "+r.Job, fmt.Errorf("slot %s is gone, and with it the changes since", j.Slot)

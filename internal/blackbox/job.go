@@ -63,6 +63,9 @@ func NewJob(t testing.TB, o Options) *Job {
 	return j
 }
 
+// Follow says that another server is the source now.
+func (j *Job) Follow(source *rig.DB) { j.source = source }
+
 // Twin is another instance of the same job: the same configuration, a process
 // and a log of its own.
 func (j *Job) Twin(t testing.TB) *Job {

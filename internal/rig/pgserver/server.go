@@ -211,6 +211,18 @@ func URL(addr, db string) string {
 	return u.String()
 }
 
+// URLs is the address of a database on several servers, in the order in which
+// they are tried, of which attrs (target_session_attrs) are wanted.
+func URLs(db, attrs string, servers ...*Server) string {
+	addrs := make([]string, len(servers))
+	for i, s := range servers {
+		addrs[i] = s.Addr()
+	}
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: strings.Join(addrs, ","), Path: "/" + db,
+		RawQuery: "sslmode=disable&target_session_attrs=" + attrs}
+	return u.String()
+}
+
 // URLAs is the address of a database for another role.
 func (s *Server) URLAs(role, password, db string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(role, password), Host: s.Addr(), Path: "/" + db, RawQuery: "sslmode=disable"}

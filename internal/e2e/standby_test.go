@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace/internal/blackbox"
+	"github.com/millrace/millrace/internal/rig"
+)
+
+// behindStandby is a job that reads from a hot standby of its source. With attrs
+// its connection string names the primary as well.
+func behindStandby(t *testing.T, major int, schema, attrs string) (p *pair, standby *rig.Postgres) {
+	t.Helper()
+	primary, standby := rig.Pair(t, major)
+	p = newPair(t, plan{source: primary, schema: schema, options: func(o *blackbox.Options, p *pair) {
+		o.SourceURL = standby.URL(p.source.Name)
+		if attrs != "" {
+			o.SourceURL = rig.URLs(p.source.Name, attrs, primary, standby)
+		}
+	}})
+	standby.AwaitReplay(t, primary)
+	return p, standby
+}
+
+// TestStandbySource: the first load and the stream from a standby, while the
+// primary commits. Whatever commits while the slot and its snapshot are made is
+// either in the snapshot or in the stream.
+func TestStandbySource(t *testing.T) {
+	t.Parallel()
+	for _, major := range []int{16, 17, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			p, standby := behindStandby(t, major, bankSchema+eventsSchema, "standby")
+			ctx, stop := context.WithCancel(t.Context())
+			var writers sync.WaitGroup
+			for w := range 4 { // one row a transaction, so that each is in or out
+				writers.Go(func() {
+					for n := 0; ctx.Err() == nil; n++ {
+						_, err := p.source.Server.TryQuery(p.source.Name, fmt.Sprintf(
+							"INSERT INTO events VALUES (%d, 'w%d'); UPDATE t SET v = v + 1 WHERE id = %d", n, w, 1+(4*n+w)%100))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			p.Start(t, "--bootstrap")
+			p.sync(t)
+			stop()
+			writers.Wait()
+			p.moveMoney(t, 60)
+			p.finish(t)
+			if n := standby.Query(t, "postgres", "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '"+p.slotName()+"'"); n != "1" {
+				t.Errorf("%s slots on the standby", n)
+			}
+			if n := p.slot(t, "1"); n != "" {
+				t.Error("there is a slot on the primary")
+			}
+		})
+	}
+}
+
+// goesTo makes a standby that was promoted the source.
+func (p *pair) goesTo(standby *rig.Postgres) {
+	p.source = &rig.DB{Server: standby, Name: p.source.Name}
+	p.Follow(p.source)
+}
+
+// TestIdlePrimary: a slot on a standby waits for its primary. The program says
+// so, can be stopped meanwhile, and goes on once somebody has done what it says.
+func TestIdlePrimary(t *testing.T) {
+	t.Parallel()
+	for _, major := range []int{16, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			p, standby := behindStandby(t, major, eventsSchema, "")
+			for _, stop := range []bool{true, false} {
+				p.Start(t, "--bootstrap")
+				rig.Eventually(t, patience, func() bool { return strings.Contains(p.Log(100), "creating a slot on a standby") }, "it says what it waits for")
+				wants(t, "the log", p.Log(100), "SELECT pg_log_standby_snapshot() there", "does not name the primary")
+				waits := p.record(t, "consistent_point IS NULL")
+				rig.Eventually(t, patience, func() bool {
+					return waits != "t" || strings.Contains(p.record(t, "reason || hint"), "pg_log_standby_snapshot()") || p.record(t, "consistent_point IS NULL") != "t"
+				}, "the record says so too")
+				if stop {
+					p.stopsLoading(t)
+					rig.Eventually(t, patience, func() bool {
+						return standby.Query(t, "postgres", "SELECT count(*) FROM pg_replication_slots") == "0"
+					}, "no slot is left on the standby")
+				}
+			}
+			rig.Eventually(t, patience, func() bool {
+				p.source.SQL(t, "SELECT pg_log_standby_snapshot()")
+				return p.record(t, "consistent_from IS NOT NULL") == "t"
+			}, "the first load is done")
+			p.source.SQL(t, "INSERT INTO events SELECT i, 'streamed' FROM generate_series(1, 100) i")
+			p.finish(t)
+		})
+	}
+}
+
+// TestStandbySourceIsPromoted: walsenders of a standby live through its
+// promotion. What comes behind it belongs to the new timeline.
+func TestStandbySourceIsPromoted(t *testing.T) {
+	t.Parallel()
+	p, standby := behindStandby(t, rig.Newest, eventsSchema, "prefer-standby")
+	primary := p.source.Server
+	p.Start(t, "--bootstrap")
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'before' FROM generate_series(1, 100) i")
+	p.sync(t)
+	// The primary, which then answers, does not have the slot. That is no loss.
+	standby.Crash(t)
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'while it was away' FROM generate_series(1, 100) i")
+	rig.Eventually(t, patience, func() bool { return p.status(t, "condition") == "source_unreachable" }, "the slot is waited for")
+	standby.Restart(t)
+	p.sync(t)
+	primary.Stop(t)
+	standby.Promote(t)
+	p.goesTo(standby)
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'after' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
+	p.sync(t)
+	p.equal(t)
+	if got := p.record(t, "timeline"); got != "2" {
+		t.Errorf("the record is on timeline %s, want 2", got)
+	}
+	p.Kill(t)
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'later' FROM generate_series(1, 100) i")
+	p.Start(t)
+	p.finish(t)
+}
+
+// TestInvalidatedSlotOnStandby: without feedback the primary removes what the
+// slot needs.
+func TestInvalidatedSlotOnStandby(t *testing.T) {
+	t.Parallel()
+	p, standby := behindStandby(t, rig.Newest, eventsSchema, "standby")
+	p.Start(t, "--bootstrap")
+	p.sync(t)
+	if code := p.Stop(t); code != blackbox.Done {
+		t.Errorf("exit code %d", code)
+	}
+	standby.Configure(t, "hot_standby_feedback=off")
+	standby.Reload(t)
+	rig.Eventually(t, patience, func() bool {
+		return p.source.Query(t, "SELECT count(*) FROM pg_replication_slots WHERE catalog_xmin IS NOT NULL") == "0"
+	}, "the primary knows of it")
+	rig.Eventually(t, patience, func() bool {
+		p.source.SQL(t, "CREATE TABLE x ()")
+		p.source.SQL(t, "DROP TABLE x")
+		p.source.SQL(t, "VACUUM pg_class")
+		return standby.Query(t, "postgres", "SELECT invalidation_reason FROM pg_replication_slots") == "rows_removed"
+	}, "the slot is invalidated")
+	p.Start(t)
+	r := p.refusal(t)
+	if r.state != "resync_required" {
+		t.Errorf("state %s, want resync_required", r.state)
+	}
+	wants(t, "the reason", r.reason, "rows_removed")
+	wants(t, "the hint", r.hint, "bootstrap --restart-snapshot --yes")
+}
