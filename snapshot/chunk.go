@@ -173,6 +173,11 @@ func (r *ChunkReader) End(ctx context.Context, v View) error {
 	if err := r.Abandon(ctx); err != nil {
 		return err
 	}
+	return r.Flushed(ctx, v)
+}
+
+// Flushed is what End waits for.
+func (r *ChunkReader) Flushed(ctx context.Context, v View) error {
 	return AwaitFlushed(ctx, r.conn, v.Upto)
 }
 
@@ -230,21 +235,18 @@ func (r *ChunkReader) Range(ctx context.Context, t *ChunkTable, in Range, most i
 			return false, err
 		}
 		if last := len(rows.Keys) - 1; t.Key.Native && last >= 0 && bytes.Compare(rows.Keys[last], key) >= 0 {
-			return false, errOrder
+			return false, ErrOrder
 		}
 		rows.add(t, row, key, used)
 		return true, nil
 	})
-	if errors.Is(err, errOrder) {
-		t.Key.Native = false // ask the server from here on
-		return nil, fmt.Errorf("table %s: %w", t.Rel.Name, errOrder)
-	}
 	rows.Final = n < most && n == len(rows.Changes)
 	return rows, err
 }
 
-// errOrder says that rows did not come in the order of their key's bytes.
-var errOrder = errors.New("the keys do not come in the order of their bytes")
+// ErrOrder says that rows did not come in the order of their key's bytes, although
+// the key is Native.
+var ErrOrder = errors.New("the keys do not come in the order of their bytes")
 
 // One reads the row with exactly this key, down to its bytes: what the server
 // takes for equal may be another one.

@@ -1,0 +1,64 @@
+// Package backfill loads tables beside the stream. Its Source stands between the
+// PostgreSQL source and everything else: it reads tables in chunks, gives each
+// chunk away as a transaction of its own, and takes out of the stream what the
+// chunks have shown already. It writes nothing to the source.
+//
+// # Why the result is exact
+//
+// Words: a chunk is read in a snapshot S, and L is a position of the source's log
+// read after S was taken: the commit record of whatever S sees lies below L. The
+// stream is the list of transactions as they are given away, and a transaction
+// is delivered once its first part was. A table's keys are cut into ranges,
+// each of which is unread, or read with its S and L, or done.
+//
+// The destination holds nothing of an unread range, so a change of it is dropped:
+// the chunk will have it. For that the chunk must not be older than what was
+// dropped. A commit can be decoded before it is visible (it waits for a
+// synchronous standby), so being read later is not enough: every transaction that
+// was delivered before is looked for in S, and if S does not see one of them, S is
+// given up and another one taken.
+//
+// While a chunk is read the stream goes on. From before S is taken, changes of the
+// range are held instead of dropped. When the chunk comes, it takes those of its
+// keys that S does not see along, behind its rows. They are a bounded number; if
+// there are too many, the chunk is given up, what was held counts as dropped, and
+// the next one is smaller.
+//
+// After the chunk was given away, a change of its range is dropped if S sees its
+// transaction (the rows have it) and passes otherwise. Once the stream has passed
+// L, S sees nothing of what still comes: S is forgotten and the range is done.
+//
+// A key change is judged for each key. What comes out is an update if both rows
+// are at the destination, a delete or an insert if one of them is, or nothing. If
+// the new row is to be inserted and a value of it was not sent (unchanged TOAST),
+// that value is nowhere: the key becomes a hole, an unread range of one key inside
+// of a read one, and is read on its own under the same rules. A hole is known by
+// the bytes of its key, since the server may take another key for equal.
+//
+// A TRUNCATE in transaction X passes where no range of the table was read by a
+// snapshot that sees X: all that is there is older. If all ranges that hold rows
+// were, nothing is older, and it is dropped. Else it passes, and all ranges are
+// unread again, in the same transaction of the destination. A rewrite of the
+// table is not in the stream; the table has another file then, and is emptied and
+// read again as well.
+//
+// # Crashes
+//
+// The state of a table is its mark: its ranges with S and L where the stream has
+// not passed L. It is stored with the rows of each chunk, so the destination never
+// has rows that the mark does not speak of. Whatever was held or dropped belongs
+// to unread ranges. What is not stored is which transactions were delivered and
+// may still be invisible. After a restart the first S must see everything below
+// the number that the next transaction had at the restart: all of what was
+// delivered lies below it. (The xmax of a snapshot would not do: a committed
+// transaction that is not visible yet can lie behind it.) The same holds for what
+// was committed before a slot existed, or before a table was published.
+//
+// The mark grows with what is read at the same time and not with the table: done
+// ranges next to each other are one.
+//
+// # Order
+//
+// What comes before what is decided by the server (snapshot.Key): by the bytes of
+// keys only where that is known to be the same, else by asking it.
+package backfill

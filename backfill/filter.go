@@ -1,0 +1,339 @@
+package backfill
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// verdict is what becomes of a change, as far as one key is concerned.
+type verdict int
+
+const (
+	pass verdict = iota // the destination has what the change is about
+	seen                // the rows of a chunk show it
+	wait                // the key is unread: its chunk will show it
+	hold                // the chunk that shows it, or not, is being read
+)
+
+// held is a change of a range that is being read. Without an Op only the key
+// counts: the change itself has passed.
+type held struct {
+	xid    uint32
+	key    []byte
+	change millrace.Change
+}
+
+// touch is one change of a transaction that may not pass, with its keys in the
+// list of those that are ranked at once.
+type touch struct {
+	at       int // in the transaction's changes
+	old, new int // -1: none
+}
+
+// sift takes out of a transaction, or a part of one, what must not reach the
+// destination. conn is asked for the order of keys that is not known here.
+func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
+	any := false
+	for i := range t.Changes {
+		c := &t.Changes[i]
+		if c.Op == millrace.Truncate {
+			any = any || slices.ContainsFunc(c.Truncated.Rels, func(r *millrace.Relation) bool { return s.loads[r.OID] != nil })
+		} else if c.Rel != nil && s.loads[c.Rel.OID] != nil {
+			any = true
+		}
+	}
+	if !any {
+		return nil
+	}
+	// A TRUNCATE can change the ranges: what follows it is judged by the new ones.
+	kept := t.Changes[:0]
+	for from := 0; from < len(t.Changes); {
+		to := from
+		for to < len(t.Changes) && t.Changes[to].Op != millrace.Truncate {
+			to++
+		}
+		var err error
+		if kept, err = s.siftRows(ctx, t, kept, from, to); err != nil {
+			return err
+		}
+		if to < len(t.Changes) {
+			if c := t.Changes[to]; s.truncate(t, &c) {
+				kept = append(kept, c)
+			}
+			to++
+		}
+		from = to
+	}
+	t.Changes = kept
+	return nil
+}
+
+// siftRows judges the changes from up to to, and appends what remains of them.
+func (s *Source) siftRows(ctx context.Context, t *millrace.Txn, kept []millrace.Change, from, to int) ([]millrace.Change, error) {
+	touches := map[*load][]touch{}
+	keys := map[*load][][]byte{}
+	for i := from; i < to; i++ {
+		c := &t.Changes[i]
+		if c.Rel == nil {
+			continue
+		}
+		l := s.loads[c.Rel.OID]
+		if l == nil {
+			continue
+		}
+		x := touch{at: i, old: -1, new: -1}
+		if err := l.keysOf(c, &x, keys); err != nil {
+			return kept, s.changeError(t, c, err)
+		}
+		touches[l] = append(touches[l], x)
+	}
+	places := map[*load][]int{}
+	for l := range touches {
+		if l.table == nil || l.table.Key == nil || len(l.segments) == 1 {
+			continue
+		}
+		conn, err := s.comparer(ctx, l)
+		if err != nil {
+			return kept, err
+		}
+		if places[l], err = l.table.Key.Rank(ctx, conn, keys[l], l.bounds()); err != nil {
+			return kept, err
+		}
+	}
+	next := map[*load]int{}
+	for i := from; i < to; i++ {
+		c := t.Changes[i]
+		var l *load
+		if c.Rel != nil {
+			l = s.loads[c.Rel.OID]
+		}
+		if l == nil {
+			kept = append(kept, c)
+			continue
+		}
+		x := touches[l][next[l]]
+		next[l]++
+		if s.judge(l, t.XID, &c, x, keys[l], places[l]) {
+			kept = append(kept, c)
+		}
+	}
+	return kept, nil
+}
+
+// keysOf finds the keys of a change.
+func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) error {
+	if l.table == nil || l.table.Key == nil {
+		return nil
+	}
+	k := l.table.Key
+	for i := range k.Columns {
+		at := k.Columns[i].Index
+		if at >= len(c.Rel.Columns) || c.Rel.Columns[at].Name != k.Columns[i].Name {
+			return fmt.Errorf("the columns of the table changed while it is loaded")
+		}
+	}
+	add := func(row millrace.Row) (int, error) {
+		key, err := k.EncodeKey(row)
+		if err != nil {
+			return -1, err
+		}
+		keys[l] = append(keys[l], key)
+		return len(keys[l]) - 1, nil
+	}
+	var err error
+	if c.Old != nil {
+		if x.old, err = add(c.Old); err != nil {
+			return err
+		}
+	}
+	if c.New == nil {
+		return nil
+	}
+	if c.Old != nil {
+		for i := range k.Columns { // sent with the old row only, being large
+			if at := k.Columns[i].Index; c.New[at].Kind == millrace.Unchanged {
+				c.New[at] = c.Old[at]
+			}
+		}
+	}
+	if x.new, err = add(c.New); err != nil {
+		return err
+	}
+	if x.old >= 0 && string(keys[l][x.old]) == string(keys[l][x.new]) {
+		x.old = -1
+	}
+	return nil
+}
+
+// judge decides about a change, which it may turn into a delete or an insert, and
+// tells whether it passes.
+func (s *Source) judge(l *load, xid uint32, c *millrace.Change, x touch, keys [][]byte, places []int) bool {
+	look := func(n int) (verdict, *pending, []byte) {
+		if n < 0 {
+			v, p := l.place(nil, 0, xid)
+			return v, p, nil
+		}
+		at := 0
+		if places != nil {
+			at = places[n]
+		}
+		v, p := l.place(keys[n], at, xid)
+		return v, p, keys[n]
+	}
+	if x.old < 0 || x.new < 0 {
+		v, p, key := look(max(x.old, x.new))
+		return s.settle(v, p, xid, key, c)
+	}
+	oldV, oldP, oldKey := look(x.old)
+	newV, newP, newKey := look(x.new)
+	if s.opt.Early {
+		oldPasses := s.settle(oldV, oldP, xid, oldKey, &millrace.Change{})
+		return s.settle(newV, newP, xid, newKey, &millrace.Change{}) || oldPasses
+	}
+	if oldV == pass && newV == pass {
+		return true
+	}
+	del := millrace.Change{Op: millrace.Delete, Seq: c.Seq, Rel: c.Rel, Old: c.Old, OldFull: c.OldFull}
+	ins := millrace.Change{Op: millrace.Insert, Seq: c.Seq, Rel: c.Rel, New: c.New}
+	if oldV == hold {
+		oldP.hold(xid, oldKey, &del)
+	}
+	unsent := slices.ContainsFunc(c.New, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged })
+	switch {
+	case newV == hold && unsent:
+		newP.void = true // the next snapshot shows the row
+	case newV == hold:
+		newP.hold(xid, newKey, &ins)
+	case newV == pass && unsent:
+		l.holes[string(newKey)] = &hole{state: unread}
+		s.note(l)
+		s.wakeWorkers()
+	case newV == pass:
+		*c = ins
+		return true
+	}
+	if oldV == pass {
+		*c = del
+		return true
+	}
+	return false
+}
+
+// settle does what the verdict about a change of one key asks for.
+func (s *Source) settle(v verdict, p *pending, xid uint32, key []byte, c *millrace.Change) bool {
+	switch v {
+	case pass:
+		return true
+	case hold:
+		if s.opt.Early {
+			p.hold(xid, key, &millrace.Change{})
+			return true
+		}
+		p.hold(xid, key, c)
+	case wait:
+		return s.opt.Early
+	}
+	return false
+}
+
+// place judges one key, which lies in the segment with the number. What holds the
+// change is returned as well.
+func (l *load) place(key []byte, at int, xid uint32) (verdict, *pending) {
+	if h := l.holes[string(key)]; h != nil && key != nil {
+		return judgeState(h.state, &h.view, h.pending, xid)
+	}
+	g := &l.segments[at]
+	return judgeState(g.state, &g.view, g.pending, xid)
+}
+
+func judgeState(st state, v *snapshot.View, p *pending, xid uint32) (verdict, *pending) {
+	switch {
+	case st == done:
+		return pass, nil
+	case st == read && v.Sees(xid):
+		return seen, nil
+	case st == read:
+		return pass, nil
+	case p != nil:
+		return hold, p
+	}
+	return wait, nil
+}
+
+// truncate judges a TRUNCATE and takes tables out of it; it tells whether any
+// remain.
+func (s *Source) truncate(t *millrace.Txn, c *millrace.Change) bool {
+	rels := make([]*millrace.Relation, 0, len(c.Truncated.Rels))
+	for _, rel := range c.Truncated.Rels {
+		l := s.loads[rel.OID]
+		if l == nil || s.truncateLoad(l, t.XID) {
+			rels = append(rels, rel)
+		}
+	}
+	c.Truncated = &millrace.Truncation{Rels: rels, RestartIdentity: c.Truncated.RestartIdentity}
+	return len(rels) > 0
+}
+
+func (s *Source) truncateLoad(l *load, xid uint32) bool {
+	older, newer := false, false
+	for i := range l.segments {
+		g := &l.segments[i]
+		if g.pending != nil {
+			g.pending.void = true
+		}
+		switch {
+		case g.state == done, g.state == read && !g.view.Sees(xid):
+			older = true
+		case g.state == read:
+			newer = true
+		}
+	}
+	for key, h := range l.holes {
+		if h.pending != nil {
+			h.pending.void = true
+		}
+		switch {
+		case h.state == read && h.view.Sees(xid):
+			newer = true
+		case h.state == unread:
+			delete(l.holes, key) // the next rows come after the TRUNCATE
+			s.note(l)
+		}
+	}
+	switch {
+	case !newer:
+		return true
+	case !older:
+		return false
+	}
+	l.reset()
+	s.note(l)
+	s.wakeWorkers()
+	return true
+}
+
+// changeError names the change that could not be judged.
+func (s *Source) changeError(t *millrace.Txn, c *millrace.Change, err error) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "match a change with the rows that are loaded", Peer: millrace.PeerSource,
+		Table: c.Rel.Name, LSN: t.Commit, Err: err, Hint: "read the table again with millrace table resnapshot"}
+}
+
+// comparer gives the session that is asked for the order of keys, nil if none is
+// needed.
+func (s *Source) comparer(ctx context.Context, l *load) (*pgx.Conn, error) {
+	if l.table.Key.Native {
+		return nil, nil
+	}
+	if s.asker != nil && !s.asker.IsClosed() {
+		return s.asker, nil
+	}
+	conn, err := s.connect(ctx)
+	s.asker = conn
+	return conn, err
+}

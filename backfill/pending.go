@@ -1,0 +1,195 @@
+package backfill
+
+import (
+	"context"
+	"slices"
+	"unsafe"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// pending is a chunk from before its snapshot is taken until it was given away.
+type pending struct {
+	load *load
+	in   snapshot.Range
+	key  []byte // of a hole
+	// before are the delivered transactions that no snapshot was known to see when
+	// holding began. This one's has to.
+	before []uint32
+	held   []held
+	size   int64 // of what is held, in bytes
+	void   bool  // not to be used
+
+	view  snapshot.View
+	rows  *snapshot.Rows
+	taken chan bool // tells the reader whether the chunk was used
+
+	// Of a table that is read in one piece:
+	pieces chan *snapshot.Rows
+	part   int
+}
+
+// mostHeld bounds what is held for one chunk, in bytes.
+const mostHeld = 4 << 20
+
+// hold keeps a change until the chunk is there.
+func (p *pending) hold(xid uint32, key []byte, c *millrace.Change) {
+	if p.void {
+		return
+	}
+	if p.size > mostHeld {
+		p.void, p.held = true, nil
+		return
+	}
+	h := held{xid: xid, key: key, change: *c}
+	h.change.Old, h.change.New = cloneRow(c.Old), cloneRow(c.New)
+	p.size += int64(unsafe.Sizeof(h)) + int64(len(key)) + sizeOf(h.change.Old) + sizeOf(h.change.New)
+	p.held = append(p.held, h)
+}
+
+func sizeOf(row millrace.Row) (n int64) {
+	for i := range row {
+		n += int64(unsafe.Sizeof(row[i])) + int64(len(row[i].Raw))
+	}
+	return n
+}
+
+// cloneRow copies a row out of the transaction's memory.
+func cloneRow(row millrace.Row) millrace.Row {
+	if row == nil {
+		return nil
+	}
+	clone := slices.Clone(row)
+	for i := range clone {
+		clone[i].Raw = slices.Clone(clone[i].Raw)
+	}
+	return clone
+}
+
+// inject makes a transaction of a chunk that was read, and marks its range. It
+// returns nil if the chunk can't be used.
+func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) {
+	l := p.load
+	if p.void || l.emptying {
+		return nil, nil
+	}
+	upto := []byte(nil) // all of the range
+	if !p.rows.Final && len(p.rows.Keys) > 0 {
+		upto = p.rows.Keys[len(p.rows.Keys)-1]
+	}
+	newer := slices.DeleteFunc(p.held, func(h held) bool { return p.view.Sees(h.xid) })
+	if upto != nil && p.key == nil && len(newer) > 0 {
+		var err error
+		if newer, err = s.within(ctx, l, newer, upto); err != nil {
+			return nil, err
+		}
+	}
+	if p.key != nil {
+		h := l.holes[string(p.key)]
+		if h == nil || h.pending != p {
+			return nil, nil
+		}
+		h.pending, h.state, h.view = nil, read, p.view
+	} else {
+		i := l.find(p)
+		if i < 0 {
+			return nil, nil
+		}
+		l.split(i, upto, p.view)
+		l.rows += int64(len(p.rows.Changes))
+		l.bytes += p.rows.Size
+		l.file = l.table.Filenode
+	}
+	l.forget(s.passed)
+	return s.chunkTxn(p, newer), nil
+}
+
+// piece gives the next part of a table that is read in one piece.
+func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
+	var rows *snapshot.Rows
+	select {
+	case rows = <-p.pieces:
+	case <-s.wakeable(ctx).Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := p.load
+	l.rows += int64(len(rows.Changes))
+	l.bytes += rows.Size
+	t := &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name, Snapshot: p.view.String(), Upto: p.view.Upto},
+		From: s.history, Changes: rows.Changes, Size: rows.Size, Part: p.part}
+	p.part++
+	if !rows.Final {
+		return t, nil
+	}
+	s.whole = nil
+	t.Last = true
+	for i := range p.held {
+		if !p.view.Sees(p.held[i].xid) && !s.opt.Early {
+			t.Changes = append(t.Changes, p.held[i].change)
+			t.Size += sizeOf(p.held[i].change.Old) + sizeOf(p.held[i].change.New)
+		}
+	}
+	l.split(l.find(p), nil, p.view)
+	l.file = l.table.Filenode
+	l.forget(s.passed)
+	t.Marks = map[millrace.TableName]millrace.Mark{l.name: l.mark()}
+	return t, nil
+}
+
+// within leaves those changes whose key is not behind the chunk's last one.
+func (s *Source) within(ctx context.Context, l *load, changes []held, upto []byte) ([]held, error) {
+	keys := make([][]byte, len(changes))
+	for i := range changes {
+		keys[i] = changes[i].key
+	}
+	conn, err := s.comparer(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	ranks, err := l.table.Key.Rank(ctx, conn, keys, [][]byte{upto})
+	if err != nil {
+		return nil, err
+	}
+	kept := changes[:0]
+	for i := range changes {
+		if ranks[i] == 0 {
+			kept = append(kept, changes[i])
+		}
+	}
+	return kept, nil
+}
+
+// chunkTxn makes the transaction: the rows, and behind them what the snapshot does
+// not see. Where changes pass early, that has come already, and the rows that it
+// was about are left out.
+func (s *Source) chunkTxn(p *pending, newer []held) *millrace.Txn {
+	changes := p.rows.Changes
+	if s.opt.Early {
+		touched := map[string]bool{}
+		for i := range newer {
+			touched[string(newer[i].key)] = true
+		}
+		kept := changes[:0]
+		for i := range changes {
+			if !touched[string(p.rows.Keys[i])] {
+				kept = append(kept, changes[i])
+			}
+		}
+		changes, newer = kept, nil
+	}
+	size := p.rows.Size
+	for i := range newer {
+		c := newer[i].change
+		c.Seq = uint64(len(changes) + 1)
+		changes = append(changes, c)
+		size += sizeOf(c.Old) + sizeOf(c.New)
+	}
+	return &millrace.Txn{
+		Chunk: &millrace.Chunk{Table: p.load.name, Snapshot: p.view.String(), Upto: p.view.Upto},
+		From:  s.history, Changes: changes, Last: true, Size: size,
+		Marks: map[millrace.TableName]millrace.Mark{p.load.name: p.load.mark()},
+	}
+}

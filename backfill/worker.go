@@ -1,0 +1,380 @@
+package backfill
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// The size of chunks: the first, and the time that one should take to be read.
+// Reading holds back nothing but what old row versions the snapshot needs.
+const (
+	firstRows = 1000
+	mostRows  = 200_000
+	leastRows = 10
+	wanted    = 300 * time.Millisecond
+)
+
+// mostActive bounds the ranges of a table that the stream has not passed yet.
+const mostActive = 64
+
+// work reads chunks, one after the other.
+func (s *Source) work(ctx context.Context) {
+	var r *snapshot.ChunkReader
+	defer func() {
+		if r != nil {
+			r.Close()
+		}
+	}()
+	pause := retryFirst
+	for {
+		p := s.next(ctx)
+		if p == nil {
+			return
+		}
+		err := s.readOn(ctx, &r, p)
+		s.giveUp(p)
+		switch {
+		case err == nil:
+			pause = retryFirst
+			continue
+		case ctx.Err() != nil:
+			return
+		case !session.Retryable(err) && !errors.Is(err, snapshot.ErrRewritten):
+			s.fail(err)
+			return
+		}
+		s.log.Warn("a chunk is read again", "table", p.load.name, "cause", err)
+		if r != nil {
+			r.Close()
+			r = nil
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, retryMost)
+	}
+}
+
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// next waits for something to read, and begins to hold changes of it.
+func (s *Source) next(ctx context.Context) *pending {
+	for {
+		s.mu.Lock()
+		p := s.nextLocked()
+		idle := s.idle
+		s.mu.Unlock()
+		if p != nil {
+			return p
+		}
+		timer := time.NewTimer(time.Second) // what is active becomes less by itself
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-idle:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (s *Source) nextLocked() *pending {
+	if s.paused || s.err != nil {
+		return nil
+	}
+	for _, l := range s.order {
+		if l.emptying {
+			continue
+		}
+		for key, h := range l.holes {
+			if h.state == unread && h.pending == nil {
+				h.pending = s.begin(l, snapshot.Range{}, []byte(key))
+				return h.pending
+			}
+		}
+	}
+	for _, l := range s.order {
+		if l.emptying || l.active() >= mostActive {
+			continue
+		}
+		for i := range l.segments {
+			g := &l.segments[i]
+			if g.state != unread || g.pending != nil {
+				continue
+			}
+			in := snapshot.Range{Upto: g.upto}
+			if i > 0 {
+				in.After = l.segments[i-1].upto
+			}
+			g.pending = s.begin(l, in, nil)
+			return g.pending
+		}
+	}
+	return nil
+}
+
+func (s *Source) begin(l *load, in snapshot.Range, key []byte) *pending {
+	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), taken: make(chan bool, 1)}
+}
+
+// wakeWorkers has those who read chunks look for work.
+func (s *Source) wakeWorkers() {
+	close(s.idle)
+	s.idle = make(chan struct{})
+}
+
+// giveUp ends the holding for a chunk that was not given away.
+func (s *Source) giveUp(p *pending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = slices.DeleteFunc(s.ready, func(o *pending) bool { return o == p })
+	if s.whole == p {
+		s.whole = nil
+	}
+	if i := p.load.find(p); i >= 0 {
+		p.load.segments[i].pending = nil
+	}
+	if h := p.load.holes[string(p.key)]; p.key != nil && h != nil && h.pending == p {
+		h.pending = nil
+	}
+}
+
+func (s *Source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+	s.wakeLocked()
+}
+
+// readOn reads a chunk and has it given away. Nil means that the next one is to be
+// looked for, also if this one could not be used.
+func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pending) (err error) {
+	if *r == nil {
+		if *r, err = snapshot.NewChunkReader(ctx, s.opt.Endpoint, s.limit); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	table, most := p.load.table, p.load.size
+	s.mu.Unlock()
+	began := time.Now()
+	if p.view, err = (*r).Begin(ctx, table); err != nil {
+		if errors.Is(err, snapshot.ErrRewritten) {
+			return errors.Join((*r).Abandon(ctx), s.rewritten(ctx, *r, p.load))
+		}
+		return err
+	}
+	if s.file(p.load) != table.Filenode {
+		return errors.Join((*r).Abandon(ctx), s.rewritten(ctx, *r, p.load))
+	}
+	if !s.usable(p) {
+		if err := (*r).Abandon(ctx); err != nil {
+			return err
+		}
+		sleep(ctx, notVisible)
+		return nil
+	}
+	switch {
+	case table.Key == nil:
+		return s.readWhole(ctx, *r, table, p)
+	case p.key != nil:
+		p.rows, err = (*r).One(ctx, table, p.key)
+	default:
+		p.rows, err = (*r).Range(ctx, table, p.in, most, s.opt.ChunkBytes)
+	}
+	if errors.Is(err, snapshot.ErrOrder) {
+		s.misordered(p.load)
+		return (*r).Abandon(ctx)
+	}
+	if err == nil {
+		err = (*r).End(ctx, p.view)
+	}
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	if used, err := s.offer(ctx, p); err != nil || !used {
+		s.resize(p.load, most/2)
+		return err
+	}
+	if p.key == nil && !p.rows.Final {
+		s.adapt(p, most, took)
+	}
+	return nil
+}
+
+// notVisible is the pause after a snapshot that does not see what was delivered.
+const notVisible = 20 * time.Millisecond
+
+// adapt makes the next chunk larger or smaller, by at most two.
+func (s *Source) adapt(p *pending, most int, took time.Duration) {
+	n := len(p.rows.Changes)
+	switch {
+	case n < most: // the bytes were the limit: what is read beyond it is wasted
+		s.resize(p.load, n+n/8)
+	case took < wanted/2:
+		s.resize(p.load, 2*most)
+	case took > 2*wanted:
+		s.resize(p.load, most/2)
+	}
+}
+
+func (s *Source) resize(l *load, rows int) {
+	s.mu.Lock()
+	l.size = max(leastRows, min(rows, mostRows))
+	s.mu.Unlock()
+}
+
+// file gives the file that a load has read so far, or will.
+func (s *Source) file(l *load) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.file == 0 {
+		return l.table.Filenode
+	}
+	return l.file
+}
+
+// usable tells whether the chunk's snapshot sees everything that was delivered
+// before changes of its range were held. Transactions that it sees need not be
+// looked for any more: later snapshots see them as well.
+func (s *Source) usable(p *pending) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delivered = slices.DeleteFunc(s.delivered, p.view.Sees)
+	if p.view.Xmin < s.floor || p.void {
+		return false
+	}
+	return !slices.ContainsFunc(p.before, func(xid uint32) bool { return !p.view.Sees(xid) })
+}
+
+// offer has the chunk given away and waits until it was, or can't be.
+func (s *Source) offer(ctx context.Context, p *pending) (used bool, err error) {
+	s.mu.Lock()
+	s.ready = append(s.ready, p)
+	s.wakeLocked()
+	s.mu.Unlock()
+	select {
+	case used = <-p.taken:
+		return used, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// readWhole reads a table that has no key, in one transaction of many parts. From
+// the first to the last of them the stream waits.
+func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *snapshot.ChunkTable, p *pending) error {
+	if err := r.Flushed(ctx, p.view); err != nil {
+		return err
+	}
+	p.pieces = make(chan *snapshot.Rows)
+	s.mu.Lock()
+	void := p.void || s.whole != nil
+	if !void {
+		s.whole = p
+		s.wakeLocked()
+	}
+	s.mu.Unlock()
+	if void {
+		return r.Abandon(ctx)
+	}
+	err := r.All(ctx, table, s.opt.ChunkBytes, func(rows *snapshot.Rows) error {
+		select {
+		case p.pieces <- rows:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		s.fail(err) // what was given away of it has to be taken back
+	}
+	if err != nil {
+		return err
+	}
+	return r.Abandon(ctx)
+}
+
+// rewritten describes a table anew that has another file now. What was read of it
+// is not to be trusted, since a rewrite is not in the stream: it is emptied.
+func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load) error {
+	table, err := snapshot.DescribeChunks(ctx, r.Conn(), l.oid, !s.text.Load())
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.file != 0 && l.table.Shape != table.Shape {
+		return &millrace.Error{Kind: millrace.KindData, Op: "load", Peer: millrace.PeerSource, Table: l.name,
+			Err: errors.New("its columns were changed and it was rewritten while it was loaded"), Hint: "read it again with millrace table resnapshot"}
+	}
+	l.table = table
+	if l.file != 0 && l.file != table.Filenode {
+		s.log.Warn("the table has another file: it is read again", "table", l.name)
+		s.startOver(l)
+	}
+	return nil
+}
+
+// misordered has keys compared at the server that turned out not to have the
+// order of their bytes. What was judged by that is read again.
+func (s *Source) misordered(l *load) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Warn("the keys of the table are not in the order of their bytes: it is read again", "table", l.name)
+	table, key := *l.table, *l.table.Key
+	key.Native = false
+	table.Key = &key
+	l.table = &table
+	s.startOver(l)
+}
+
+// startOver has the table emptied at the destination, between two transactions of
+// the stream, and read from its beginning.
+func (s *Source) startOver(l *load) {
+	l.emptying = true
+	s.wakeLocked()
+}
+
+// ask asks for the server's position while only that is waited for.
+func (s *Source) ask(ctx context.Context) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		waits := slices.ContainsFunc(s.order, func(l *load) bool { return l.active() > 0 })
+		s.mu.Unlock()
+		if waits {
+			s.opt.Stream.RequestPosition()
+		}
+	}
+}
