@@ -38,7 +38,7 @@ var layers = map[string]string{
 	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply capture relay web config bootstrap check replication " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication " +
 		"internal/rig/pgserver internal/crash",
 
 	"kafka/record": ". datum",

@@ -175,7 +175,9 @@ func (b *bed) loaded(t *testing.T) {
 		default:
 		}
 		return b.dst.Query(t, "SELECT count(*) FROM millrace.job_table WHERE NOT copied") == "0"
-	}, "all tables are loaded", func() string { return b.dst.Query(t, "SELECT string_agg(oid || ' ' || mark, E'\n') FROM millrace.chunk") })
+	}, "all tables are loaded", func() string {
+		return b.dst.Query(t, "SELECT string_agg(oid || ' ' || mark, E'\n') FROM millrace.chunk")
+	})
 }
 
 // same waits until the destination holds what the source has, and compares.

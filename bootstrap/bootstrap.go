@@ -35,8 +35,9 @@ const (
 
 // The values of Options.Mode.
 const (
-	ModeConsistent = "consistent"
-	ModeNone       = "none"
+	ModeConsistent  = "consistent"
+	ModeIncremental = "incremental"
+	ModeNone        = "none"
 )
 
 // Options say what to load and how.
@@ -50,7 +51,7 @@ type Options struct {
 	CreatePublication      bool
 	AllowRemotePublication bool
 	SchemaMode             string // SchemaCreate or SchemaExisting
-	Mode                   string // ModeConsistent or ModeNone
+	Mode                   string // ModeConsistent, ModeIncremental or ModeNone
 	Parallel               int
 	Rate                   int64         // bytes a second; 0: no limit
 	Timeout                time.Duration // longest hold of the snapshot; 0: none
@@ -95,17 +96,13 @@ type load struct {
 	definitions *schema.Plan
 }
 
-// Run does the first load, or whatever of it is left to do. On a job whose first
-// load is complete it does nothing. When ctx ends, the record says so before Run
-// returns its cause.
+// Run does the first load, or whatever of it is left to do before the stream can
+// start. On a job whose first load is complete it does nothing. Where tables are
+// loaded beside the stream, the record has no consistent_from when Run returns
+// nil: whoever streams loads them, and calls Finish then. When ctx ends, the
+// record says so before Run returns its cause.
 func Run(ctx context.Context, o Options) error {
-	l := &load{Options: o, log: o.Log, tracker: snapshot.NewTracker(o.Progress)}
-	if l.log == nil {
-		l.log = slog.New(slog.DiscardHandler)
-	}
-	if l.SlotWait == 0 {
-		l.SlotWait = time.Minute
-	}
+	l := newRun(o)
 	defer l.close()
 	var err error
 	if l.target, err = l.Target.Connect(ctx, session.Copy); err != nil {
@@ -118,6 +115,10 @@ func Run(ctx context.Context, o Options) error {
 		l.log.Info("the first load is complete", "consistent_from", l.job.ConsistentFrom)
 		return nil
 	}
+	if besides(l.job) && !l.Restart {
+		l.log.Info("the first load goes on beside the stream")
+		return nil
+	}
 	if err := l.connectSource(ctx); err != nil {
 		return err
 	}
@@ -127,10 +128,23 @@ func Run(ctx context.Context, o Options) error {
 	if err := l.refuseRival(ctx); err != nil {
 		return err
 	}
-	if err := l.refuseHalf(ctx); err != nil {
+	if half, err := l.half(ctx); err != nil {
 		return err
+	} else if half {
+		return l.goOn(ctx)
 	}
 	return l.begin(ctx)
+}
+
+func newRun(o Options) *load {
+	l := &load{Options: o, log: o.Log, tracker: snapshot.NewTracker(o.Progress)}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	if l.SlotWait == 0 {
+		l.SlotWait = time.Minute
+	}
+	return l
 }
 
 func (l *load) connectSource(ctx context.Context) (err error) {
@@ -139,6 +153,15 @@ func (l *load) connectSource(ctx context.Context) (err error) {
 	}
 	l.server, err = catalog.ReadServer(ctx, l.source)
 	return session.Wrap("read the server", millrace.PeerSource, err)
+}
+
+// reopen makes sessions anew that may be in any state.
+func (l *load) reopen(ctx context.Context) (err error) {
+	l.close()
+	if l.target, err = l.Target.Connect(ctx, session.Copy); err != nil {
+		return err
+	}
+	return l.connectSource(ctx)
 }
 
 func (l *load) close() {
@@ -163,6 +186,15 @@ func (l *load) begin(ctx context.Context) error {
 			return nil
 		}
 		advise(err)
+		if errors.Is(err, errTimeout) && l.recorded {
+			if l.job.ConsistentPoint != 0 {
+				l.log.Warn("the snapshot is given up, and the load goes on without it", "cause", err)
+				if err := l.reopen(ctx); err != nil {
+					return err
+				}
+				return l.goOn(ctx)
+			}
+		}
 		l.undo(ctx, err)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -184,6 +216,9 @@ func (l *load) attempt(ctx context.Context) error {
 	}
 	if err := l.recordJob(ctx); err != nil {
 		return err
+	}
+	if l.Mode == ModeIncremental {
+		return l.fillBeside(ctx)
 	}
 	tables, err := l.fill(ctx)
 	if err != nil {
@@ -236,7 +271,7 @@ func (l *load) limitHold(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, l.Timeout, &millrace.Error{
 		Kind: millrace.KindData,
 		Op:   "first load",
-		Err:  fmt.Errorf("not complete within snapshot.timeout (%v)", l.Timeout),
+		Err:  fmt.Errorf("%w (%v)", errTimeout, l.Timeout),
 		Hint: "raise snapshot.timeout; the source keeps old row versions and log for as long",
 	})
 }

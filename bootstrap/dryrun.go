@@ -16,8 +16,10 @@ import (
 // dryRun writes what a load would do, as a script with comments, and does
 // nothing of it.
 func (l *load) dryRun(ctx context.Context) error {
-	if err := l.half(ctx); err != nil {
+	if half, err := l.half(ctx); err != nil {
 		return err
+	} else if half {
+		return l.describeRest(ctx)
 	}
 	if err := l.prepare(ctx); err != nil {
 		return err
@@ -41,6 +43,31 @@ func (l *load) dryRun(ctx context.Context) error {
 	say("\n-- on the destination: from here on it is consistent\nUPDATE millrace.job_state SET consistent_from = consistent_point WHERE job = %s;",
 		millrace.QuoteLiteral(l.Job))
 	_, err := fmt.Fprint(l.DryRun, b.String())
+	return err
+}
+
+// describeRest tells how an interrupted load goes on.
+func (l *load) describeRest(ctx context.Context) error {
+	copied, err := l.copiedTables(ctx)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- the first load of job %s was interrupted: it goes on beside the stream, from slot %s\n", l.Job, l.job.Slot)
+	kept := map[uint32]bool{}
+	for _, t := range copied {
+		if kept[t.OID] = t.Copied; !t.Copied {
+			fmt.Fprintf(&b, "TRUNCATE ONLY %s;\n", t.Name.SQL())
+		}
+	}
+	for _, t := range l.job.Tables {
+		if kept[t.OID] {
+			fmt.Fprintf(&b, "-- complete: %s\n", t.Name)
+		} else {
+			fmt.Fprintf(&b, "-- read in chunks: %s\n", t.Name)
+		}
+	}
+	_, err = fmt.Fprint(l.DryRun, b.String())
 	return err
 }
 

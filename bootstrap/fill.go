@@ -78,6 +78,11 @@ func (l *load) pairTables(ctx context.Context, h *snapshot.Holder) ([]*snapshot.
 	if err != nil {
 		return nil, session.Wrap("read tables", millrace.PeerSource, err)
 	}
+	return l.pair(ctx, here)
+}
+
+// pair matches the tables of the set, as the source has them, with the target's.
+func (l *load) pair(ctx context.Context, here map[uint32]*catalog.Table) ([]*snapshot.Table, error) {
 	var names []millrace.TableName
 	for _, t := range l.set.Tables {
 		names = append(names, t.Name)
@@ -165,13 +170,8 @@ func (l *load) mark(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
 	return record.ClearParts(ctx, tx, l.Job, oid)
 }
 
-const markedSQL = `
-SELECT EXISTS (SELECT FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part = $3)
-    OR EXISTS (SELECT FROM millrace.job_table WHERE job = $1 AND oid = $2 AND copied)`
-
 func (l *load) marked(ctx context.Context, conn *pgx.Conn, p *snapshot.Part) (done bool, err error) {
-	err = conn.QueryRow(ctx, markedSQL, l.Job, int64(p.Table.Source.OID), p.Number).Scan(&done)
-	return done, session.Wrap("read the marks of copied tables", millrace.PeerDestination, err)
+	return record.Marked(ctx, conn, l.Job, p.Table.Source.OID, p.Number)
 }
 
 const (
@@ -219,22 +219,12 @@ func (l *load) renewTarget(ctx context.Context) error {
 // complete makes what goes over the rows: indexes, constraints, foreign keys and
 // statistics.
 func (l *load) complete(ctx context.Context, tables []*snapshot.Table) error {
+	if err := l.makeIndexes(ctx); err != nil {
+		return err
+	}
 	if p := l.definitions; p != nil {
-		n := 0
-		for _, g := range p.Indexes {
-			n += len(g)
-		}
-		done := func(s schema.Statement) {
-			l.log.Debug("created", "object", s.Object)
-			l.tracker.Step()
-			l.tracker.Report()
-		}
-		l.tracker.Enter(snapshot.PhaseIndexes, n)
-		if err := p.ApplyAfter(ctx, l.Target, l.Parallel, done); err != nil {
-			return err
-		}
 		l.tracker.Enter(snapshot.PhaseKeys, len(p.Keys)+len(p.Validate))
-		if err := p.ApplyKeys(ctx, l.target, done); err != nil {
+		if err := p.ApplyKeys(ctx, l.target, l.made); err != nil {
 			return err
 		}
 	}

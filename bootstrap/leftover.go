@@ -34,36 +34,14 @@ func advise(err error) {
 	}
 }
 
-// refuseHalf ends a load that finds another one's remains: complete tables, from
-// a snapshot which is gone. Less than that is not worth asking for, and goes.
-func (l *load) refuseHalf(ctx context.Context) error {
-	err := l.half(ctx)
-	if millrace.KindOf(err) != millrace.KindResync {
-		return err
-	}
-	if e := record.SetState(ctx, l.target, l.Job, record.ResyncRequired, err.Error(), restartHint); e != nil {
-		return e
-	}
-	return err
-}
-
-// half gives an error if complete tables of an earlier load are in the way.
-func (l *load) half(ctx context.Context) error {
+// half tells whether complete tables of an earlier load are there, whose snapshot
+// is gone. Less than that is not worth keeping.
+func (l *load) half(ctx context.Context) (bool, error) {
 	if l.Restart {
-		return nil
+		return false, nil
 	}
 	copied, err := l.copiedTables(ctx)
-	n := complete(copied)
-	if err != nil || n == 0 {
-		return err
-	}
-	return &millrace.Error{
-		Kind: millrace.KindResync,
-		Op:   "first load",
-		Err: fmt.Errorf("an earlier one was interrupted when %d of %d tables were copied, and its snapshot is gone",
-			n, len(l.job.Tables)),
-		Hint: restartHint,
-	}
+	return complete(copied) > 0, err
 }
 
 // complete counts the tables that hold all their rows.
@@ -88,6 +66,13 @@ func (l *load) copiedTables(ctx context.Context) ([]record.Table, error) {
 	}
 	for _, p := range marks {
 		parts[p.OID] = true
+	}
+	beside, err := record.Marks(ctx, l.target, l.Job)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range beside {
+		parts[m.OID] = true
 	}
 	tables, err := record.Tables(ctx, l.target, l.Job)
 	if err != nil {
@@ -275,10 +260,8 @@ func (l *load) undo(ctx context.Context, cause error) {
 	case stopped:
 		state, reason, hint = record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"
 		if remains {
-			hint = restartHint
+			hint = "millrace bootstrap, or run, goes on with what is left"
 		}
-	case remains: // the next run will say so as well
-		state, hint = record.ResyncRequired, restartHint
 	case session.Retryable(cause):
 		state = record.Bootstrapping // somebody will try again
 	}

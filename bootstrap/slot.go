@@ -47,7 +47,7 @@ func (l *load) createSlot(ctx context.Context) (*snapshot.Holder, error) {
 		return nil, err
 	}
 	streams := 0
-	if l.Mode != ModeNone {
+	if l.Mode == ModeConsistent {
 		streams = max(1, l.Parallel)
 	}
 	h, err := snapshot.Hold(ctx, l.Source, slot.Snapshot, l.set.Tables, streams)
@@ -71,7 +71,7 @@ func (l *load) recordSlot(ctx context.Context) error {
 		if err := record.FirstProgress(ctx, tx, l.job.Fence(), l.server.Timeline, l.job.ConsistentPoint); err != nil {
 			return err
 		}
-		if l.Mode == ModeNone {
+		if l.Mode != ModeConsistent {
 			return nil
 		}
 		return record.SetLoadStarted(ctx, tx, l.Job)

@@ -56,7 +56,7 @@ const (
 
 // Snapshot says how the first load is done.
 type Snapshot struct {
-	Mode     string        // ModeConsistent or ModeNone
+	Mode     string        // ModeConsistent, ModeIncremental or ModeNone
 	Parallel int           // streams
 	Timeout  time.Duration // longest hold of the exported snapshot; 0: none
 	Rate     Size          // bytes per second; 0: no limit
@@ -64,8 +64,9 @@ type Snapshot struct {
 
 // The values of snapshot.mode.
 const (
-	ModeConsistent = "consistent"
-	ModeNone       = "none"
+	ModeConsistent  = "consistent"
+	ModeIncremental = "incremental"
+	ModeNone        = "none"
 )
 
 // Apply says how changes are written.

@@ -42,7 +42,7 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.failover":    boolean(&c.Source.Postgres.Failover),
 
 		"snapshot.mode": choice(&c.Snapshot.Mode,
-			[]string{ModeConsistent, ModeNone}, "incremental"),
+			[]string{ModeConsistent, ModeIncremental, ModeNone}),
 		"snapshot.parallel": number(&c.Snapshot.Parallel),
 		"snapshot.timeout":  duration(&c.Snapshot.Timeout),
 		"snapshot.rate":     size(&c.Snapshot.Rate),

@@ -72,6 +72,15 @@ func BeginLoad(ctx context.Context, db DB, job string, oid uint32) error {
 	return wrap("begin the load", err)
 }
 
+// Marked tells whether a part, or its whole table, is copied.
+func Marked(ctx context.Context, q Querier, job string, oid uint32, part int) (done bool, err error) {
+	err = q.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part = $3)
+		    OR EXISTS (SELECT FROM millrace.job_table WHERE job = $1 AND oid = $2 AND copied)`,
+		job, int64(oid), part).Scan(&done)
+	return done, wrap("read the marks of copied tables", err)
+}
+
 // Parts gives the marks of the parts that are copied under the exported snapshot.
 func Parts(ctx context.Context, q Querier, job string) ([]Part, error) {
 	const op = "read the marks of copied tables"

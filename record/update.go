@@ -43,6 +43,16 @@ func SetLoadStarted(ctx context.Context, db DB, job string) error {
 		 WHERE job = $1`)
 }
 
+// SetBeside records that the first load, or the rest of it, is done beside the
+// stream: mode is that of such a load.
+func SetBeside(ctx context.Context, db DB, job, mode string) error {
+	return update(ctx, db, "begin the load", job, `
+		UPDATE millrace.job_state
+		   SET mode = $2, load_started = coalesce(load_started, pg_catalog.clock_timestamp()),
+		       updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1`, mode)
+}
+
 // UpdateTable records what is newly known of the table with t.OID: its name, and
 // TargetOID, Filenode and Shape where they are not zero.
 func UpdateTable(ctx context.Context, db DB, job string, t Table) error {

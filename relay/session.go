@@ -111,9 +111,10 @@ func (r *Relay) moved(ctx context.Context, cause error, old millrace.Checkpoint)
 	return now, true
 }
 
-// samePosition compares what streaming starts from; a claim raises the epoch.
+// samePosition compares what streaming starts from; a claim raises the epoch. The
+// sequence number tells of marks that were written without a move.
 func samePosition(a, b millrace.Checkpoint) bool {
-	return a.History == b.History && a.Commit == b.Commit && a.End == b.End && a.Acked == b.Acked &&
+	return a.History == b.History && a.Seq == b.Seq && a.Commit == b.Commit && a.End == b.End && a.Acked == b.Acked &&
 		string(a.Cursor) == string(b.Cursor)
 }
 

@@ -39,9 +39,10 @@ func (a *app) bootstrapCommand() *cobra.Command {
 where allowed, the publication, copies definitions and rows under one snapshot, and ends
 once that is complete. Run then streams from there.
 
-An interrupted load can't go on, since its snapshot is gone with the process:
---restart-snapshot --yes drops the slot, empties the tables that this job copied, and
-starts over.`,
+With snapshot.mode: incremental, and after an interruption, tables are read in chunks while
+the stream is followed; bootstrap ends when the destination is consistent again, and run
+takes up an unfinished load as well. --restart-snapshot --yes drops the slot, empties the
+tables that this job copied, and starts over.`,
 		Example: `  millrace bootstrap -c shop.yaml --dry-run
   millrace bootstrap -c shop.yaml`,
 		Args: cobra.NoArgs,
@@ -117,7 +118,26 @@ func (a *app) bootstrap(ctx context.Context, s *settings, f *bootstrapFlags, res
 	if err != nil {
 		return &exit{jobExitCode(err), err}
 	}
+	if beside, err := loadsBeside(ctx, s); err != nil {
+		return err
+	} else if beside {
+		r := newRunner(a, s, runFlags{bootstrapFlags: *f, untilLoaded: true})
+		if err := r.run(ctx); err != nil || interrupted(ctx) {
+			return err
+		}
+	}
 	return a.printLoaded(ctx, s)
+}
+
+// loadsBeside tells whether the rest of the first load is done beside the stream.
+func loadsBeside(ctx context.Context, s *settings) (bool, error) {
+	conn, err := s.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	j, _, err := record.Read(ctx, conn, s.Job)
+	return j != nil && j.ConsistentFrom == 0, err
 }
 
 // doLoad checks everything before the first load begins. On a job that has a
@@ -157,7 +177,9 @@ func (a *app) printLoaded(ctx context.Context, s *settings) error {
 // firstLoad does what is left of the first load, in the course of run.
 func (r *runner) firstLoad(ctx context.Context) error {
 	if !r.flags.bootstrap {
-		return r.unfinished()
+		if err := r.unfinished(); err != nil {
+			return err
+		}
 	}
 	r.keeper.follow(record.Bootstrapping, "the first load begins")
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
@@ -176,6 +198,9 @@ func (r *runner) firstLoad(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	r.loading = false
+	if r.record.ConsistentFrom == 0 {
+		r.load = nil // the stream's part of it is shown by the engine
+	}
 	r.mu.Unlock()
 	return nil
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/apply"
+	"github.com/millrace/millrace/backfill"
 	"github.com/millrace/millrace/capture"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
@@ -13,13 +15,15 @@ import (
 
 // engine is a source, a sink and the relay between them.
 type engine struct {
-	source *capture.Source
-	sink   *apply.Sink
-	relay  *relay.Relay
+	source   *capture.Source
+	backfill *backfill.Source // around it
+	sink     *apply.Sink
+	relay    *relay.Relay
+	loaded   chan millrace.LSN // see offerLoaded
 }
 
 func newEngine(r *runner, j *record.Job) *engine {
-	e := &engine{}
+	e := &engine{loaded: make(chan millrace.LSN, 1)}
 	e.source = capture.New(capture.Options{
 		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
@@ -31,8 +35,19 @@ func newEngine(r *runner, j *record.Job) *engine {
 		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
 		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
 	})
+	e.backfill = backfill.New(backfill.Options{
+		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),
+		OnDone: e.offerLoaded, Log: r.log,
+	})
 	o := r.relayOptions()
-	o.Source, o.Sink = e.source, e.sink
+	o.Source, o.Sink = e.backfill, e.sink
+	onSession := o.OnSession
+	o.OnSession = func(cp millrace.Checkpoint) {
+		onSession(cp)
+		if len(cp.Tables) == 0 {
+			e.offerLoaded(cp.Acked)
+		}
+	}
 	e.relay = relay.New(o)
 	return e
 }

@@ -52,6 +52,9 @@ func (r *runner) status() *web.Status {
 		st.Fallbacks = web.Known(e.fallbacks())
 	}
 	st.Tables = tableStatus(j, changes)
+	if e != nil {
+		e.showLoads(st)
+	}
 	l.show(st)
 	return st
 }

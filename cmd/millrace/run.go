@@ -20,7 +20,8 @@ type runFlags struct {
 	untilCurrent bool
 	until        string
 
-	untilLSN millrace.LSN
+	untilLSN    millrace.LSN
+	untilLoaded bool // until the first load is complete
 }
 
 func (a *app) runCommand() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
@@ -52,6 +53,7 @@ type runner struct {
 	cp      millrace.Checkpoint
 	load    *load // nil unless this process does or did the first load
 	loading bool  // what the record says of the end is the load's to write
+	reached bool  // the source's position at the start
 }
 
 func newRunner(a *app, s *settings, f runFlags) *runner {
@@ -141,7 +143,11 @@ func (r *runner) work(ctx context.Context) error {
 		if err := r.firstLoad(ctx); err != nil {
 			return err
 		}
-		r.keeper.set(record.CatchingUp, behindTheStart)
+		why := behindTheStart
+		if !r.loaded() {
+			why = besideTheStream
+		}
+		r.keeper.set(record.CatchingUp, why)
 	}
 	return r.stream(ctx)
 }
@@ -233,24 +239,22 @@ func (r *runner) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// unfinished is run alone on a first load that is not complete.
+// unfinished tells whether run alone can take up a first load that is not
+// complete: it copies nothing that bootstrap has not begun to keep.
 func (r *runner) unfinished() error {
 	r.mu.Lock()
 	j := r.record
 	r.mu.Unlock()
-	copied := 0
 	for i := range j.Tables {
 		if j.Tables[i].Copied {
-			copied++
+			return nil
 		}
 	}
-	if copied == 0 {
-		return &millrace.Error{Kind: millrace.KindPreflight, Op: "run job " + j.Name, Err: errors.New("the first load is not complete"),
-			Hint: "millrace bootstrap does it; run --bootstrap does both"}
+	if j.Mode == bootstrap.ModeIncremental && !j.LoadStarted.IsZero() {
+		return nil
 	}
-	return &millrace.Error{Kind: millrace.KindResync, Op: "run job " + j.Name,
-		Err:  errors.New("the first load was interrupted, and its snapshot is gone"),
-		Hint: restartHint}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "run job " + j.Name, Err: errors.New("the first load is not complete"),
+		Hint: "millrace bootstrap does it; run --bootstrap does both"}
 }
 
 func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
@@ -303,7 +307,10 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
-	return r.judge(ctx, j, e.relay.Run(ctx))
+	if r.loaded() {
+		return r.judge(ctx, j, e.relay.Run(ctx))
+	}
+	return r.judge(ctx, j, r.streamAndLoad(ctx, e))
 }
 
 // takeOver ends the pause of an instance that waits for the slot: it is free.
@@ -360,7 +367,7 @@ func (r *runner) relayOptions() relay.Options {
 		Until:    r.flags.untilLSN, UntilGoal: r.flags.untilCurrent,
 		OnState: func(s relay.State) {
 			if s == relay.Streaming {
-				r.keeper.set(record.Streaming, "the source's position at the start was reached")
+				r.setReached()
 			}
 		},
 		OnCondition: func(condition string, cause error) {
