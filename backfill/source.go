@@ -88,7 +88,7 @@ func New(opt Options) *Source {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{opt: opt, log: opt.Log, limit: snapshot.NewLimiter(opt.Rate)}
+	return &Source{opt: opt, log: opt.Log, limit: snapshot.NewLimiter(opt.Rate), idle: make(chan struct{})}
 }
 
 // Start implements millrace.Source.

@@ -157,7 +157,7 @@ func TestProblems(t *testing.T) {
 		{"snapshot: {parallel: 0}", "snapshot.parallel: 0 is out of range, want 1 to 64"},
 		{"snapshot: {timeout: -1s}", "snapshot.timeout: -1s is out of range, want 0s to 1000h0m0s"},
 		{"snapshot: {timeout: 6}", "snapshot.timeout: want a duration such as 10s, 5m or 6h"},
-		{"snapshot: {mode: all}", "snapshot.mode: want consistent or none"},
+		{"snapshot: {mode: all}", "snapshot.mode: want consistent or incremental or none"},
 		{"apply: {group: 2}", "apply.group: want auto or 1"},
 		{"apply: {max_batch_bytes: 4MB}", "apply.max_batch_bytes: want a size such as 64MiB (units B, KiB, MiB, GiB, TiB)"},
 		{"apply: {max_batch_bytes: 99999999TiB}", "apply.max_batch_bytes: too large"},
@@ -179,7 +179,7 @@ func TestProblems(t *testing.T) {
 		{"source: {kafka: {brokers: []}}", "source.kafka: not available in this version"},
 		{"destination: {kafka: {prefix: a}, stdout: {format: json}}", "destination.kafka: not available in this version\ndestination.stdout: not available in this version"},
 		{"resources: {spool: {dir: /tmp}}", "resources.spool: not available in this version"},
-		{"snapshot: {mode: incremental}", "snapshot.mode: incremental: not available in this version"},
+		{"snapshot: {mode: incremental}", ""},
 		{"safety: {wal_retention_action: pause_load}", "safety.wal_retention_action: pause_load: not available in this version"},
 		{"safety: {wal_retention_action: stop}", "safety.wal_retention_action: stop: not available in this version"},
 		{"http: {actions: true}", "http.actions: not available in this version"},
@@ -216,7 +216,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 job: Shop
 source: {postgres: {url: "postgres://a:geheim@db.example/x?sslmode=disable", tables: [x]}, kafka: {}}
 destination: {postgres: {url: "${NOT_SET}", schema: none}}
-snapshot: {mode: incremental, parallels: 1}
+snapshot: {mode: all, parallels: 1}
 resources: {max_message: 64MiB, buffer_size: 1KiB}
 http: {actions: true}
 `))
