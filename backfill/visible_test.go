@@ -69,7 +69,10 @@ func TestCommitThatIsNotVisibleYet(t *testing.T) {
 				b.run(t)
 			}
 			b.backfill.Pause(false)
-			rig.Linger(t, 500*time.Millisecond, "a chunk that is read now would be used by a load that does not look for the commit")
+			rig.Eventually(t, patience, func() bool {
+				return b.src.Query(t, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'millrace:shop:copy' AND datname = current_database() AND query <> ''") == "t"
+			}, "a chunk is tried")
+			rig.Linger(t, time.Second, "a chunk that is read now would be used by a load that does not look for the commit")
 			if got := b.dst.Query(t, "SELECT count(*) FROM a"); got != "0" {
 				t.Errorf("%s rows of a snapshot that does not see what was delivered", got)
 			}
