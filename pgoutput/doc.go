@@ -10,7 +10,8 @@
 // justifies. Strings are copied only where they live on; values and everything
 // else of type []byte point into the message.
 //
-// It speaks protocol version 1. What the later versions add are further tags,
-// and the transaction id that precedes the body of a message inside a streamed
-// block.
+// It speaks protocol versions 1 to 4. Version 2 adds blocks of transactions that
+// are still open, version 3 prepared transactions, and version 4 two fields of
+// one message. Inside of a block the messages of version 1 carry one more
+// number, which Unstream takes out.
 package pgoutput

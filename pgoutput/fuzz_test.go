@@ -1,6 +1,8 @@
 package pgoutput_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -26,11 +28,21 @@ func FuzzParse(f *testing.F) {
 		if values > len(msg) {
 			t.Errorf("%d values from %d bytes", values, len(msg))
 		}
+		if xid, plain, err := Unstream(bytes.Clone(msg)); err == nil {
+			if len(plain) != len(msg)-4 || plain[0] != msg[0] || !bytes.Equal(plain[1:], msg[5:]) || xid != binary.BigEndian.Uint32(msg[1:]) {
+				t.Errorf("%x became %d, %x", msg, xid, plain)
+			}
+		} else if len(msg) >= 5 {
+			t.Error(err)
+		}
 		if err != nil {
 			return
 		}
 		if size := payload(m); size > len(msg) {
 			t.Errorf("%d bytes of payload from %d bytes", size, len(msg))
+		}
+		if _, ok := m.(StreamAbort); ok && len(msg) < 25 {
+			return // has a longer form
 		}
 		// Being strict means that the same message with more behind it is none.
 		if _, err := parse(append(msg[:len(msg):len(msg)], 'N'), new(Slab)); !errors.Is(err, ErrMalformed) {
@@ -65,6 +77,12 @@ func payload(m any) int {
 		size = len(m.Prefix) + len(m.Content)
 	case Origin:
 		size = len(m.Name)
+	case Prepare:
+		size = len(m.GID)
+	case CommitPrepared:
+		size = len(m.GID)
+	case RollbackPrepared:
+		size = len(m.GID)
 	}
 	return size
 }

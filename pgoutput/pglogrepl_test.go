@@ -1,6 +1,7 @@
 package pgoutput_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +14,9 @@ import (
 // TestLikePglogrepl reads every recorded message with a second decoder.
 func TestLikePglogrepl(t *testing.T) {
 	for _, rec := range recordings {
+		if rec.streamed {
+			continue
+		}
 		for _, msg := range readHex(t, rec.name) {
 			ours, err := parse(msg, new(Slab))
 			if err != nil {
@@ -30,6 +34,76 @@ func TestLikePglogrepl(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestStreamsLikePglogrepl does so with protocol version 2. pglogrepl knows no
+// prepared transactions, and leaves out what version 4 adds.
+func TestStreamsLikePglogrepl(t *testing.T) {
+	for _, rec := range recordings {
+		if !rec.streamed {
+			continue
+		}
+		block := false
+		for _, msg := range readHex(t, rec.name) {
+			tag := TagOf(msg)
+			switch tag {
+			case TagStreamStart:
+				block = true
+			case TagStreamStop:
+				block = false
+			case TagBeginPrepare, TagPrepare, TagStreamPrepare, TagCommitPrepared, TagRollbackPrepared:
+				continue
+			}
+			plain := msg
+			var want any
+			if block && tag != TagStreamStart && tag != TagOrigin {
+				xid, m, err := Unstream(bytes.Clone(msg))
+				if err != nil {
+					t.Fatal(err)
+				}
+				plain, want = m, xid
+			}
+			ours, err := parse(plain, new(Slab))
+			if err != nil {
+				t.Fatalf("%s: %x: %v", rec.name, msg, err)
+			}
+			theirs, err := pglogrepl.ParseV2(msg, block)
+			if err != nil {
+				t.Fatalf("%s: %x: %v", rec.name, msg, err)
+			}
+			theirs, xid := unwrap(theirs)
+			if want != nil && xid != want {
+				t.Errorf("%s: %x: number %d, want %d", rec.name, msg, xid, want)
+			}
+			if a, ok := ours.(StreamAbort); ok {
+				ours = StreamAbort{XID: a.XID, SubXID: a.SubXID}
+			}
+			if diff := cmp.Diff(convert(t, theirs), ours); diff != "" {
+				t.Errorf("%s: %x (-pglogrepl +ours):\n%s", rec.name, msg, diff)
+			}
+		}
+	}
+}
+
+// unwrap gives the message of version 1 and the number that it carried.
+func unwrap(m pglogrepl.Message) (pglogrepl.Message, uint32) {
+	switch m := m.(type) {
+	case *pglogrepl.RelationMessageV2:
+		return &m.RelationMessage, m.Xid
+	case *pglogrepl.TypeMessageV2:
+		return &m.TypeMessage, m.Xid
+	case *pglogrepl.InsertMessageV2:
+		return &m.InsertMessage, m.Xid
+	case *pglogrepl.UpdateMessageV2:
+		return &m.UpdateMessage, m.Xid
+	case *pglogrepl.DeleteMessageV2:
+		return &m.DeleteMessage, m.Xid
+	case *pglogrepl.TruncateMessageV2:
+		return &m.TruncateMessage, m.Xid
+	case *pglogrepl.LogicalDecodingMessageV2:
+		return &m.LogicalDecodingMessage, m.Xid
+	}
+	return m, 0
 }
 
 // convert gives pglogrepl's message as one of ours.
@@ -55,6 +129,17 @@ func convert(t *testing.T, m pglogrepl.Message) any {
 		return Truncate{OIDs: m.RelationIDs, Cascade: m.Option&1 != 0, RestartIdentity: m.Option&2 != 0}
 	case *pglogrepl.LogicalDecodingMessage:
 		return Message{Transactional: m.Transactional, LSN: millrace.LSN(m.LSN), Prefix: []byte(m.Prefix), Content: m.Content}
+	}
+	switch m := m.(type) {
+	case *pglogrepl.StreamStartMessageV2:
+		return StreamStart{XID: m.Xid, First: m.FirstSegment == 1}
+	case *pglogrepl.StreamStopMessageV2:
+		return streamStop{}
+	case *pglogrepl.StreamCommitMessageV2:
+		return StreamCommit{XID: m.Xid,
+			Commit: Commit{Commit: millrace.LSN(m.CommitLSN), End: millrace.LSN(m.TransactionEndLSN), Time: m.CommitTime.UTC()}}
+	case *pglogrepl.StreamAbortMessageV2:
+		return StreamAbort{XID: m.Xid, SubXID: m.SubXid}
 	}
 	t.Fatalf("pglogrepl gave a %T", m)
 	return nil

@@ -1,6 +1,7 @@
 package pgoutput_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -32,8 +33,51 @@ func parse(msg []byte, s *Slab) (any, error) {
 		return ParseTruncate(msg)
 	case TagMessage:
 		return ParseMessage(msg)
+	case TagStreamStart:
+		return ParseStreamStart(msg)
+	case TagStreamStop:
+		return streamStop{}, ParseStreamStop(msg)
+	case TagStreamCommit:
+		return ParseStreamCommit(msg)
+	case TagStreamAbort:
+		return ParseStreamAbort(msg)
+	case TagBeginPrepare:
+		return ParseBeginPrepare(msg)
+	case TagPrepare:
+		return ParsePrepare(msg)
+	case TagStreamPrepare:
+		return ParseStreamPrepare(msg)
+	case TagCommitPrepared:
+		return ParseCommitPrepared(msg)
+	case TagRollbackPrepared:
+		return ParseRollbackPrepared(msg)
 	}
 	return nil, fmt.Errorf("no message has the tag %q", byte(TagOf(msg)))
+}
+
+// streamStop stands for a message that says nothing.
+type streamStop struct{}
+
+// inBlock walks through the messages of a recording. Those inside of a block
+// are given as they are outside, with the number that they carried.
+func inBlock(t testing.TB, msgs [][]byte, visit func(xid uint32, msg []byte)) {
+	t.Helper()
+	open := false
+	for _, msg := range msgs {
+		var xid uint32
+		switch tag := TagOf(msg); {
+		case tag == TagStreamStart:
+			open = true
+		case tag == TagStreamStop:
+			open = false
+		case open && tag != TagOrigin: // which carries no number
+			var err error
+			if xid, msg, err = Unstream(bytes.Clone(msg)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		visit(xid, msg)
+	}
 }
 
 const timeLayout = "2006-01-02T15:04:05.000000Z"
@@ -63,11 +107,31 @@ func render(t *testing.T, msg []byte) string {
 		return fmt.Sprintf("DELETE %d%s", m.OID, renderOld(m.Old, m.OldFull))
 	case Truncate:
 		return fmt.Sprintf("TRUNCATE %v cascade %t restart identity %t", m.OIDs, m.Cascade, m.RestartIdentity)
+	case StreamStart:
+		return fmt.Sprintf("STREAM START %d first %t", m.XID, m.First)
+	case streamStop:
+		return "STREAM STOP"
+	case StreamCommit:
+		return fmt.Sprintf("STREAM COMMIT %d %v end %v at %s", m.XID, m.Commit.Commit, m.End, m.Time.Format(timeLayout))
+	case StreamAbort:
+		if m.LSN == 0 {
+			return fmt.Sprintf("STREAM ABORT %d of %d", m.SubXID, m.XID)
+		}
+		return fmt.Sprintf("STREAM ABORT %d of %d at %v, %s", m.SubXID, m.XID, m.LSN, m.Time.Format(timeLayout))
+	case Prepare:
+		return fmt.Sprintf("%s %q of %d %v end %v at %s", prepareNames[TagOf(msg)], m.GID, m.XID, m.Prepare, m.End, m.Time.Format(timeLayout))
+	case CommitPrepared:
+		return fmt.Sprintf("COMMIT PREPARED %q of %d %v end %v at %s", m.GID, m.XID, m.Commit.Commit, m.End, m.Time.Format(timeLayout))
+	case RollbackPrepared:
+		return fmt.Sprintf("ROLLBACK PREPARED %q of %d end %v at %s, prepared up to %v at %s", m.GID, m.XID, m.End, m.Time.Format(timeLayout),
+			m.PrepareEnd, m.PrepareTime.Format(timeLayout))
 	case Message:
 		return fmt.Sprintf("MESSAGE transactional %t lsn %v prefix %q content %q", m.Transactional, m.LSN, m.Prefix, m.Content)
 	}
 	return fmt.Sprintf("%+v", m)
 }
+
+var prepareNames = map[Tag]string{TagBeginPrepare: "BEGIN PREPARE", TagPrepare: "PREPARE", TagStreamPrepare: "STREAM PREPARE"}
 
 func renderColumns(columns []millrace.Column) string {
 	var b strings.Builder
