@@ -32,13 +32,13 @@ var layers = map[string]string{
 	"schema":      ". session catalog",
 	"snapshot":    ". session catalog",
 	"apply":       ". session catalog record internal/crash",
-	"capture":     ". session catalog datum pgoutput replication",
+	"capture":     ". session catalog datum pgoutput replication spool",
 	"backfill":    ". session catalog snapshot",
 	"web":         ". relay",
 	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication spool " +
 		"internal/rig/pgserver internal/crash",
 
 	"kafka/record": ". datum",

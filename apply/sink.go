@@ -38,7 +38,10 @@ type Options struct {
 	// OnFallback is told of batches whose sets failed. It must not block; nil
 	// is nobody.
 	OnFallback func(Fallback)
-	Log        *slog.Logger // nil: none
+	// OnClaim is told of each claim, before anything is written under it. It
+	// must not block; nil is nobody.
+	OnClaim func(millrace.Checkpoint)
+	Log     *slog.Logger // nil: none
 }
 
 // Sink is the PostgreSQL destination. Open, Claim, Write, Flush, Drain and Close
@@ -110,6 +113,9 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 	if err != nil {
 		conn.Close(ctx)
 		return none, err
+	}
+	if s.opt.OnClaim != nil {
+		s.opt.OnClaim(cp)
 	}
 	w, err := s.newWriter(ctx, conn, cp)
 	if err != nil {

@@ -56,6 +56,11 @@ func (a *assembler) onBegin(msg []byte) error {
 	if err != nil {
 		return err
 	}
+	return a.start(m)
+}
+
+// start opens a transaction.
+func (a *assembler) start(m pgoutput.Begin) error {
 	if a.open {
 		return misplaced("transaction %d begins inside of transaction %d", m.XID, a.begin.XID)
 	}
@@ -73,22 +78,23 @@ func (a *assembler) onOrigin(msg []byte) error {
 	if err != nil {
 		return err
 	}
-	name, ok := a.origins[string(m.Name)]
-	if !ok {
-		name = string(m.Name)
-		a.origins[name] = name
-	}
-	a.origin = name
+	a.origin = a.originName(m.Name)
 	return nil
 }
 
-// onCommit ends the transaction. It reports the end of one that is empty,
-// which moves the position like a sign of life.
-func (a *assembler) onCommit(msg []byte) (empty millrace.LSN, err error) {
-	m, err := pgoutput.ParseCommit(msg)
-	if err != nil {
-		return 0, err
+// originName gives the same string for the same name.
+func (a *assembler) originName(b []byte) string {
+	name, ok := a.origins[string(b)]
+	if !ok {
+		name = string(b)
+		a.origins[name] = name
 	}
+	return name
+}
+
+// end ends the transaction. It reports the end of one that is empty, which
+// moves the position like a sign of life.
+func (a *assembler) end(m pgoutput.Commit) (empty millrace.LSN, err error) {
 	if !a.open || m.Commit != a.begin.Commit {
 		return 0, misplaced("commit at %v of a transaction that did not begin", m.Commit)
 	}

@@ -36,6 +36,14 @@ func commitMessage(commit, end uint64) []byte {
 	return bytesOf("C", byte(0), commit, end, uint64(0))
 }
 
+func endBy(a *assembler, msg []byte) (empty millrace.LSN, err error) {
+	m, err := pgoutput.ParseCommit(msg)
+	if err != nil {
+		return 0, err
+	}
+	return a.end(m)
+}
+
 func insertMessage(value string) replication.Message {
 	return replication.Message{Data: bytesOf("I", uint32(1), "N", uint16(1), "t", uint32(len(value)), value)}
 }
@@ -52,10 +60,10 @@ func TestMessagesOutOfPlace(t *testing.T) {
 	}{
 		{"row", func(a *assembler) error { return a.row(insertMessage("x"), oneColumn) }, "change outside"},
 		{"truncate", func(a *assembler) error { return a.truncate(nil, false) }, "truncate outside"},
-		{"commit", func(a *assembler) error { _, err := a.onCommit(commitMessage(5, 6)); return err }, "did not begin"},
+		{"commit", func(a *assembler) error { _, err := endBy(a, commitMessage(5, 6)); return err }, "did not begin"},
 		{"begin twice", func(a *assembler) error { return errors.Join(a.onBegin(beginMessage(5)), a.onBegin(beginMessage(6))) }, "begins inside"},
 		{"another commit", func(a *assembler) error {
-			_, err := a.onCommit(commitMessage(6, 7))
+			_, err := endBy(a, commitMessage(6, 7))
 			return errors.Join(a.onBegin(beginMessage(5)), err)
 		}, "did not begin"},
 		{"row of other width", func(a *assembler) error {
@@ -84,7 +92,7 @@ func TestPositionsDoNotDependOnPatterns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if empty, err := a.onCommit(commitMessage(5, 6)); err != nil || empty != 0 {
+	if empty, err := endBy(a, commitMessage(5, 6)); err != nil || empty != 0 {
 		t.Fatal(empty, err)
 	}
 	if len(got) != 1 || len(got[0].Changes) != 1 || got[0].Changes[0].Seq != 3 || got[0].End != 6 {
@@ -105,7 +113,7 @@ func TestApplied(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.onCommit(commitMessage(commit, commit+5)); err != nil {
+		if _, err := endBy(a, commitMessage(commit, commit+5)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +136,7 @@ func TestNoAllocationPerTransaction(t *testing.T) {
 		for range 3 {
 			err = errors.Join(err, a.row(row, oneColumn))
 		}
-		if _, e := a.onCommit(commit); e != nil || err != nil {
+		if _, e := endBy(a, commit); e != nil || err != nil {
 			t.Fatal(err, e)
 		}
 	}
@@ -151,6 +159,6 @@ func BenchmarkAssemble(b *testing.B) {
 		for range 3 {
 			_ = a.row(row, oneColumn)
 		}
-		_, _ = a.onCommit(commit)
+		_, _ = endBy(a, commit)
 	}
 }

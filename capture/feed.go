@@ -24,6 +24,8 @@ type feed struct {
 	asm    *assembler
 	rels   relations
 
+	streamed streamed
+
 	truncated chan struct{}  // token: a table of the set was truncated
 	sightings chan *sighting // from watch
 	sighting  *sighting      // that the stream has not passed yet
@@ -44,6 +46,7 @@ func (s *Source) newFeed(stream *replication.Stream, history *millrace.History, 
 		truncated: make(chan struct{}, 1),
 		sightings: make(chan *sighting),
 		seen:      filenodes(tables),
+		streamed:  newStreamed(s.opt.Spool),
 	}
 	f.asm = newAssembler(&s.memory, history, from.End, f.queue.put)
 	f.rels = newRelations(s.opt, tables, f.side)
@@ -70,20 +73,30 @@ func (f *feed) run() {
 	err := f.receive()
 	f.src.stats.add(&f.asm.count)
 	f.asm.close()
-	if errors.Is(err, errClosed) || errors.Is(err, replication.ErrInterrupted) {
-		return
+	if !errors.Is(err, errClosed) && !errors.Is(err, replication.ErrInterrupted) {
+		err = f.explain(err)
+		defer f.queue.fail(err)
 	}
-	f.queue.fail(f.explain(err))
+	if err := f.streamed.close(); err != nil {
+		f.src.log.Warn("forget transactions that were not committed", "cause", err)
+	}
 }
 
 // explain makes the error that Next returns.
 func (f *feed) explain(err error) error {
 	var large *replication.TooLarge
 	var known *millrace.Error
+	var full *spoolError
 	switch {
+	case errors.As(err, &full):
+		f.src.whole.Store(true)
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Err: err,
+			Hint: "until the next start transactions are taken once they are committed; to take them earlier, " + millrace.HintOf(full.err)}
 	case errors.As(err, &large) && errors.As(err, &known):
-		known.LSN = f.asm.begin.Commit
-		if rel := f.rels.named(pgoutput.ChangedOID(large.Head)); rel != nil {
+		if f.streamed.block == nil {
+			known.LSN = f.asm.begin.Commit
+		}
+		if rel := f.rels.named(pgoutput.ChangedOID(f.plainHead(large.Head))); rel != nil {
 			known.Table = rel.Name
 		}
 		return err
@@ -141,6 +154,9 @@ func (f *feed) onSignOfLife(m replication.Message) error {
 }
 
 func (f *feed) onMessage(m replication.Message) error {
+	if f.streamed.block != nil {
+		return f.inBlock(m.Data)
+	}
 	switch tag := pgoutput.TagOf(m.Data); tag {
 	case pgoutput.TagInsert, pgoutput.TagUpdate, pgoutput.TagDelete:
 		rel, err := f.rels.get(pgoutput.ChangedOID(m.Data))
@@ -151,11 +167,11 @@ func (f *feed) onMessage(m replication.Message) error {
 	case pgoutput.TagBegin:
 		return f.asm.onBegin(m.Data)
 	case pgoutput.TagCommit:
-		empty, err := f.asm.onCommit(m.Data)
-		if empty != 0 {
-			f.queue.idle(f.asm.history, empty, millrace.LSN(f.src.acked.Load()), false)
+		c, err := pgoutput.ParseCommit(m.Data)
+		if err != nil {
+			return err
 		}
-		return err
+		return f.end(c)
 	case pgoutput.TagRelation:
 		return f.onRelation(m)
 	case pgoutput.TagTruncate:
@@ -170,9 +186,24 @@ func (f *feed) onMessage(m replication.Message) error {
 		return err
 	case pgoutput.TagMessage:
 		return f.onLogicalMessage(m.Data)
+	case pgoutput.TagStreamStart:
+		return f.onStreamStart(m.Data)
+	case pgoutput.TagStreamAbort:
+		return f.onStreamAbort(m.Data)
+	case pgoutput.TagStreamCommit:
+		return f.onStreamCommit(m.Data)
 	default:
 		return fmt.Errorf("%w: unknown message %q", pgoutput.ErrMalformed, byte(tag))
 	}
+}
+
+// end ends the transaction that is open.
+func (f *feed) end(c pgoutput.Commit) error {
+	empty, err := f.asm.end(c)
+	if empty != 0 {
+		f.queue.idle(f.asm.history, empty, millrace.LSN(f.src.acked.Load()), false)
+	}
+	return err
 }
 
 func (f *feed) onRelation(m replication.Message) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/spool"
 )
 
 // Table is one table of the job's set, as the job's record has it.
@@ -35,7 +36,10 @@ type Options struct {
 	MaxInflight int64
 	MaxMessage  int64 // the largest message of the stream that is taken
 	BufferSize  int   // of one read
-	Log         *slog.Logger
+	// Spool takes large transactions while they are open at the source. Without
+	// one, and once it has failed, the server sends them when they are committed.
+	Spool *spool.Spool
+	Log   *slog.Logger
 	// OnShape records a table's new shape or file node. An error stops the
 	// stream before the transaction that has the new shape.
 	OnShape func(ctx context.Context, t Table) error
@@ -59,6 +63,7 @@ type Source struct {
 	memory memory
 	stats  counters
 	text   atomic.Bool
+	whole  atomic.Bool // the spool has failed: transactions come once they are committed
 	acked  atomic.Uint64
 	starts atomic.Int64
 

@@ -93,6 +93,7 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 		Start:        from.End,
 		Publications: []string{s.opt.Publication},
 		Binary:       !s.text.Load(),
+		Streaming:    s.opt.Spool != nil && !s.whole.Load(),
 		MaxMessage:   s.opt.MaxMessage,
 		BufferSize:   s.opt.BufferSize,
 		Log:          s.log,

@@ -18,6 +18,7 @@ type Stats struct {
 	PassedOver   int64 // changes of tables that the patterns exclude
 	Messages     int64 // of pg_logical_emit_message(), which are passed over
 	Redelivered  int64 // transactions that were applied before
+	Streamed     int64 // transactions that began to come before they were committed
 	Reconnects   int64
 	Held         int64 // bytes of memory in transactions that are not released
 
@@ -30,14 +31,14 @@ type Stats struct {
 // tally counts in the goroutine that receives. It is added to the counters once
 // per gulp: an atomic operation per row would be felt.
 type tally struct {
-	transactions, inserts, updates, deletes, truncates, bytes, passedOver, messages, redelivered int64
+	transactions, inserts, updates, deletes, truncates, bytes, passedOver, messages, redelivered, streamed int64
 
 	lastCommit time.Time
 	lastEnd    millrace.LSN
 }
 
 type counters struct {
-	transactions, inserts, updates, deletes, truncates, bytes, passedOver, messages, redelivered, reconnects atomic.Int64
+	transactions, inserts, updates, deletes, truncates, bytes, passedOver, messages, redelivered, streamed, reconnects atomic.Int64
 
 	lastCommit         atomic.Int64 // microseconds since 1970, 0 before the first
 	received, position atomic.Uint64
@@ -59,6 +60,7 @@ func (c *counters) add(t *tally) {
 	add(&c.passedOver, &t.passedOver)
 	add(&c.messages, &t.messages)
 	add(&c.redelivered, &t.redelivered)
+	add(&c.streamed, &t.streamed)
 	if t.lastEnd != 0 {
 		c.lastCommit.Store(t.lastCommit.UnixMicro())
 		c.received.Store(uint64(t.lastEnd))
@@ -79,6 +81,7 @@ func (s *Source) Stats() Stats {
 		PassedOver:   c.passedOver.Load(),
 		Messages:     c.messages.Load(),
 		Redelivered:  c.redelivered.Load(),
+		Streamed:     c.streamed.Load(),
 		Reconnects:   c.reconnects.Load(),
 		Held:         s.memory.held.Load(),
 		Received:     millrace.LSN(c.received.Load()),

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/capture"
 	"github.com/millrace/millrace/internal/rig"
 )
 
@@ -28,7 +29,24 @@ func TestTranscripts(t *testing.T) {
 	}, versions...)
 }
 
-func transcript(t *testing.T, pg *rig.Postgres, file string) {
+// TestTranscriptsOfOpenTransactions has the server send every change at once,
+// long before the commit: what comes out is the same.
+func TestTranscriptsOfOpenTransactions(t *testing.T) {
+	if *update {
+		t.Skip("the other test writes the files")
+	}
+	files, err := filepath.Glob("testdata/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scenarios", err)
+	}
+	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
+		for _, file := range files {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".sql"), func(t *testing.T) { transcript(t, pg, file, early(t)) })
+		}
+	}, withImmediate...)
+}
+
+func transcript(t *testing.T, pg *rig.Postgres, file string, change ...func(*capture.Options)) {
 	noLeaks(t)
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -38,7 +56,11 @@ func transcript(t *testing.T, pg *rig.Postgres, file string) {
 	if !ok {
 		t.Fatal("no line '-- stream'")
 	}
-	s := prepare(t, pg.NewDB(t), before)
+	db := pg.NewDB(t)
+	if len(change) > 0 {
+		sendEarly(t, db)
+	}
+	s := prepare(t, db, before, change...)
 	s.UseText()
 	s.start(t)
 	s.db.Script(t, after)
@@ -62,6 +84,9 @@ func transcript(t *testing.T, pg *rig.Postgres, file string) {
 	}
 	if held := s.Stats().Held; held != 0 {
 		t.Errorf("%d bytes are still held", held)
+	}
+	if n := s.Stats().Streamed; (n > 0) != (len(change) > 0) {
+		t.Errorf("%d transactions came before their commit", n)
 	}
 }
 

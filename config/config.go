@@ -35,6 +35,9 @@ type SourcePostgres struct {
 	Slot        string   // "": Config.Slot derives it from the job
 	Publication string   // likewise
 	Failover    bool     // the slot is to be copied to standbys, where the server can do that
+	// Streaming takes transactions that outgrow the source's memory while they
+	// are open, into the spool.
+	Streaming bool
 }
 
 // Destination is where the history goes to.
@@ -94,6 +97,13 @@ type Resources struct {
 	RetryBackoff      Backoff
 	MaxReplicationLag Size // alarm
 	WALRetentionAlarm Size
+	Spool             Spool
+}
+
+// Spool is where transactions are kept that can't be passed on yet.
+type Spool struct {
+	Dir   string // "": a directory of the user below /var/tmp
+	Limit Size   // of all of it
 }
 
 // Backoff is the wait between tries to reconnect; it doubles from Min to Max.
@@ -123,7 +133,7 @@ const DefaultListen = "127.0.0.1:8642"
 // Default gives the configuration without job and connections.
 func Default() *Config {
 	return &Config{
-		Source:   Source{Postgres: SourcePostgres{Failover: true}},
+		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: true}},
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
 			MaxBatchRows:  4000,
@@ -141,6 +151,7 @@ func Default() *Config {
 			RetryBackoff:      Backoff{Min: time.Second, Max: 30 * time.Second},
 			MaxReplicationLag: gib,
 			WALRetentionAlarm: gib,
+			Spool:             Spool{Limit: 10 * gib},
 		},
 		Safety: Safety{
 			RequireTLS:         true,

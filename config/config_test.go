@@ -32,6 +32,7 @@ source:
     slot: my_slot
     publication: My publication
     failover: false
+    streaming: off
 snapshot: {mode: none, parallel: 4, timeout: 90m, rate: 10MiB}
 apply: {group: 1, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
 destination:
@@ -46,6 +47,7 @@ resources:
   retry_backoff: {min: 100ms, max: 10s}
   max_replication_lag: 2GiB
   wal_retention_alarm: 3GiB
+  spool: {dir: /srv/spool, limit: 20GiB}
 safety:
   require_tls: false
   insecure_skip_tls_verify: true
@@ -107,14 +109,14 @@ func TestEveryKey(t *testing.T) {
 		Job: "shop",
 		Source: Source{SourcePostgres{
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
-			Slot: "my_slot", Publication: "My publication", Failover: false,
+			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: false,
 		}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, "delete"},
 		Destination: Destination{DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}},
 		Resources: Resources{
 			256 * mib, 32 * mib, 64, 64 * kib, 8 * mib, 3 * time.Second,
-			Backoff{100 * time.Millisecond, 10 * time.Second}, 2 * gib, 3 * gib,
+			Backoff{100 * time.Millisecond, 10 * time.Second}, 2 * gib, 3 * gib, Spool{"/srv/spool", 20 * gib},
 		},
 		Safety: Safety{false, true, true, true, "alarm", 5 * time.Second},
 		HTTP:   HTTP{"127.0.0.1:0", Template("abc")},
@@ -178,8 +180,14 @@ func TestProblems(t *testing.T) {
 		{"keys: {}", "keys: not available in this version"},
 		{"source: {kafka: {brokers: []}}", "source.kafka: not available in this version"},
 		{"destination: {kafka: {prefix: a}, stdout: {format: json}}", "destination.kafka: not available in this version\ndestination.stdout: not available in this version"},
-		{"resources: {spool: {dir: /tmp}}", "resources.spool: not available in this version"},
 		{"snapshot: {mode: incremental}", ""},
+		{"resources: {spool: {dir: relative, limit: 1MiB}}", "resources.spool.dir: want an absolute path\nresources.spool.limit: 1MiB is out of range, want 16MiB to 1024TiB"},
+		{"resources: {spool: {dir: /tmp, limit: 20GiB}}", ""},
+		{"source: {postgres: {streaming: on}}", ""},
+		{"source: {postgres: {streaming: off}}", ""},
+		{"source: {postgres: {streaming: \"off\"}}", ""},
+		{"source: {postgres: {streaming: parallel}}", "source.postgres.streaming: parallel: not available in this version"},
+		{"source: {postgres: {streaming: maybe}}", "source.postgres.streaming: want on or off"},
 		{"safety: {wal_retention_action: pause_load}", "safety.wal_retention_action: pause_load: not available in this version"},
 		{"safety: {wal_retention_action: stop}", "safety.wal_retention_action: stop: not available in this version"},
 		{"http: {actions: true}", "http.actions: not available in this version"},

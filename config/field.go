@@ -17,7 +17,6 @@ var unavailable = map[string]bool{
 	"source.kafka":       true,
 	"destination.kafka":  true,
 	"destination.stdout": true,
-	"resources.spool":    true,
 }
 
 // errNotAvailable is the problem of a known value that this version does not
@@ -40,6 +39,7 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.slot":        text(&c.Source.Postgres.Slot),
 		"source.postgres.publication": text(&c.Source.Postgres.Publication),
 		"source.postgres.failover":    boolean(&c.Source.Postgres.Failover),
+		"source.postgres.streaming":   onOff(&c.Source.Postgres.Streaming, "parallel"),
 
 		"snapshot.mode": choice(&c.Snapshot.Mode,
 			[]string{ModeConsistent, ModeIncremental, ModeNone}),
@@ -67,6 +67,9 @@ func fieldsOf(c *Config) map[string]field {
 		"resources.retry_backoff.max":   duration(&c.Resources.RetryBackoff.Max),
 		"resources.max_replication_lag": size(&c.Resources.MaxReplicationLag),
 		"resources.wal_retention_alarm": size(&c.Resources.WALRetentionAlarm),
+
+		"resources.spool.dir":   text(&c.Resources.Spool.Dir),
+		"resources.spool.limit": size(&c.Resources.Spool.Limit),
 
 		"safety.require_tls":                     boolean(&c.Safety.RequireTLS),
 		"safety.insecure_skip_tls_verify":        boolean(&c.Safety.InsecureSkipTLSVerify),
@@ -165,6 +168,27 @@ func asBool(v any) (bool, error) {
 		return false, nil
 	}
 	return false, errors.New("want true or false")
+}
+
+// onOff takes on and off, which some readers of YAML take for booleans; later
+// words are for other versions.
+func onOff(to *bool, later ...string) field {
+	return field{set: func(v any) error {
+		switch v {
+		case true, "on", "true":
+			*to = true
+			return nil
+		case false, "off", "false":
+			*to = false
+			return nil
+		}
+		for _, l := range later {
+			if v == l {
+				return fmt.Errorf("%s: %w", l, errNotAvailable)
+			}
+		}
+		return errors.New("want on or off")
+	}}
 }
 
 func neverTrue() field {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -103,6 +104,10 @@ func (c *Config) validateRanges(p *Problems) {
 	between(p, "resources.connection_timeout", r.ConnectionTimeout, 100*time.Millisecond, time.Hour)
 	between(p, "resources.retry_backoff.min", r.RetryBackoff.Min, 10*time.Millisecond, time.Hour)
 	between(p, "resources.retry_backoff.max", r.RetryBackoff.Max, 10*time.Millisecond, time.Hour)
+	between(p, "resources.spool.limit", r.Spool.Limit, 16*mib, 1024*tib)
+	if dir := r.Spool.Dir; dir != "" && !filepath.IsAbs(dir) {
+		p.add("resources.spool.dir", "want an absolute path")
+	}
 	if r.RetryBackoff.Min > r.RetryBackoff.Max {
 		p.add("resources.retry_backoff", "min is more than max")
 	}

@@ -108,6 +108,25 @@ func TestJobFromStartToEnd(t *testing.T) {
 	if cp.Seq != 1 || cp.Commit != 0 || cp.End != 0x100 || cp.Acked != 0x100 {
 		t.Errorf("first checkpoint: %+v", cp)
 	}
+	stale := j.Fence()
+	for _, step := range []struct {
+		fence func() record.Fence
+		want  error
+	}{
+		{func() record.Fence { return stale }, nil},
+		{func() record.Fence {
+			if _, _, err := record.Claim(t.Context(), conn, "shop", ""); err != nil {
+				t.Fatal(err)
+			}
+			return stale
+		}, record.ErrFenced},
+		{func() record.Fence { j, _ := read(t, conn); return j.Fence() }, nil},
+		{func() record.Fence { return record.Fence{Job: "other", Generation: 1} }, record.ErrNoJob},
+	} {
+		if err := record.SetStateAs(t.Context(), conn, step.fence(), record.Failed, "why", "do this"); !errors.Is(err, step.want) {
+			t.Errorf("state under a fence: %v, want %v", err, step.want)
+		}
+	}
 	if err := record.SetState(t.Context(), conn, "other", record.Failed, "", ""); !errors.Is(err, record.ErrNoJob) {
 		t.Errorf("state of an unknown job: %v", err)
 	}

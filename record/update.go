@@ -16,6 +16,33 @@ func SetState(ctx context.Context, db DB, job string, state State, reason, hint 
 		 WHERE job = $1`, string(state), reason, hint)
 }
 
+// SetStateAs is SetState for an instance that has read or claimed the job: once
+// another one has claimed it, the state is that one's to write, and the error is
+// ErrFenced.
+func SetStateAs(ctx context.Context, db DB, f Fence, state State, reason, hint string) error {
+	const op = "write the job's state"
+	tag, err := db.Exec(ctx, `
+		UPDATE millrace.job_state
+		   SET state = $4, reason = nullif($5, ''), hint = nullif($6, ''), updated_at = pg_catalog.clock_timestamp()
+		 WHERE job = $1 AND generation = $2 AND epoch = $3`,
+		f.Job, f.Generation, f.Epoch, string(state), reason, hint)
+	if err != nil {
+		return wrap(op, err)
+	}
+	if tag.RowsAffected() == 1 {
+		return nil
+	}
+	var there bool
+	if err := db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM millrace.job_state WHERE job = $1)`, f.Job).Scan(&there); err != nil {
+		return wrap(op, err)
+	}
+	if !there {
+		return noJob(op)
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerDestination, Err: ErrFenced,
+		Hint: "millrace status shows which one works on the job now"}
+}
+
 // SetSlot records that the slot exists, where it is consistent, and what of it
 // is ours.
 func SetSlot(ctx context.Context, db DB, job string, point millrace.LSN, ownsSlot, ownsPublication bool) error {

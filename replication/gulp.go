@@ -150,8 +150,9 @@ func (e *TooLarge) Error() string {
 	return fmt.Sprintf("a change of %d bytes is larger than resources.max_message, %d bytes", e.Size, e.Limit)
 }
 
-// headSize is enough for the tag of a change and its relation.
-const headSize = 1 + 4
+// headSize is enough for the tag of a change, its subtransaction inside of a
+// block, and its relation.
+const headSize = 1 + 4 + 4
 
 func (g *gulp) tooLarge(size int64) error {
 	e := &TooLarge{Size: size - dataHeader, Limit: g.max}

@@ -25,6 +25,7 @@ type Options struct {
 	Start        millrace.LSN // a lower one than the slot's confirmed_flush_lsn is raised to that
 	Publications []string
 	Binary       bool  // values in binary form where their type has one
+	Streaming    bool  // transactions that outgrow the server's memory come while they are open
 	MaxMessage   int64 // the largest message of the plugin that is taken
 	BufferSize   int   // of a read
 	Log          *slog.Logger
@@ -138,8 +139,12 @@ func startCommand(opt Options) string {
 	for i, p := range opt.Publications {
 		names[i] = millrace.QuoteIdent(p)
 	}
-	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %v (proto_version '1', publication_names %s, binary '%t', messages 'true')",
-		millrace.QuoteIdent(opt.Slot), opt.Start, quote(strings.Join(names, ",")), opt.Binary)
+	version, more := 1, ""
+	if opt.Streaming {
+		version, more = 2, ", streaming 'on'"
+	}
+	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %v (proto_version '%d', publication_names %s, binary '%t', messages 'true'%s)",
+		millrace.QuoteIdent(opt.Slot), opt.Start, version, quote(strings.Join(names, ",")), opt.Binary, more)
 }
 
 // quote writes a string for the grammar of replication commands, which knows no

@@ -56,7 +56,9 @@ func Open(opt Options) (*Spool, error) {
 	}
 	dir, lock, err := claim(opt.Dir, opt.Job)
 	if err != nil {
-		return nil, diskError("make the spool", err)
+		e := diskError("make the spool", err).(*millrace.Error) //nolint:errorlint,forcetypeassert // made there
+		e.Kind = millrace.KindPreflight
+		return nil, e
 	}
 	return &Spool{dir: dir, limit: opt.Limit, lock: lock, txns: map[*Txn]struct{}{}}, nil
 }

@@ -429,7 +429,7 @@ func TestOpenFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file)
 	for _, opt := range []Options{{Dir: filepath.Join(file, "sub"), Job: "job"}, {Dir: t.TempDir(), Job: "a.b"}} {
-		if _, err := Open(opt); millrace.KindOf(err) != millrace.KindData || millrace.HintOf(err) == "" {
+		if _, err := Open(opt); millrace.KindOf(err) != millrace.KindPreflight || millrace.HintOf(err) == "" {
 			t.Errorf("%+v: %v", opt, err)
 		}
 	}

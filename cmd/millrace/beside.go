@@ -43,7 +43,7 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 			stop(errLoaded)
 		}
 	}()
-	err := e.relay.Run(running)
+	err := e.run(running)
 	cause := context.Cause(running) // nil when the stream ended by itself
 	stop(nil)
 	<-completed

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/apply"
@@ -10,6 +11,7 @@ import (
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/spool"
 	"github.com/millrace/millrace/web"
 )
 
@@ -19,21 +21,35 @@ type engine struct {
 	backfill *backfill.Source // around it
 	sink     *apply.Sink
 	relay    *relay.Relay
+	spool    *spool.Spool      // nil if nothing is spooled
 	loaded   chan millrace.LSN // see offerLoaded
 }
 
-func newEngine(r *runner, j *record.Job) *engine {
+func newEngine(r *runner, j *record.Job) (*engine, error) {
 	e := &engine{loaded: make(chan millrace.LSN, 1)}
+	if r.Source.Postgres.Streaming {
+		s, err := spool.Open(spool.Options{Dir: r.Resources.Spool.Dir, Job: r.Job, Limit: int64(r.Resources.Spool.Limit)})
+		switch {
+		case err == nil:
+			e.spool = s
+		case r.Resources.Spool.Dir != "":
+			return nil, err
+		default: // nobody has asked for it
+			r.log.Warn("large transactions are taken once they are committed", "cause", err, "hint", millrace.HintOf(err))
+		}
+	}
 	e.source = capture.New(capture.Options{
 		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, OnShape: r.newShape,
+		Spool: e.spool,
 	})
 	e.sink = apply.New(apply.Options{
 		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
 		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
 		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
 		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
+		OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
 	})
 	e.backfill = backfill.New(backfill.Options{
 		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),
@@ -49,7 +65,16 @@ func newEngine(r *runner, j *record.Job) *engine {
 		}
 	}
 	e.relay = relay.New(o)
-	return e
+	return e, nil
+}
+
+// run streams until something ends it.
+func (e *engine) run(ctx context.Context) error {
+	err := e.relay.Run(ctx)
+	if e.spool != nil {
+		err = errors.Join(err, e.spool.Close())
+	}
+	return err
 }
 
 // tableSet reads the job's set of tables, at every start of the stream.
@@ -91,5 +116,9 @@ func (e *engine) numbers(n *web.Numbers) {
 	}
 	n.Executions, n.ExecSeconds = web.Known(s.Groups), s.Busy.Seconds()
 	n.InflightBytes = web.Known(s.Held)
-	n.SpoolBytes = web.Known(int64(0)) // nothing is spooled in this version
+	var spooled int64
+	if e.spool != nil {
+		spooled = e.spool.Bytes()
+	}
+	n.SpoolBytes = web.Known(spooled)
 }

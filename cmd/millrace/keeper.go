@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,9 +46,10 @@ type keeper struct {
 	state  record.State
 	reason string
 	hint   string
-	why    string // the cause of rt.Condition; stands before the reason
-	dirty  bool   // state, reason or hint are not written
-	shy    bool   // another instance may live: the state is not ours to write
+	why    string       // the cause of rt.Condition; stands before the reason
+	dirty  bool         // state, reason or hint are not written
+	shy    bool         // another instance may live: the state is not ours to write
+	fence  record.Fence // as last read or claimed; zero before there is a record
 	rivals map[string]time.Time
 
 	wake chan struct{}
@@ -143,6 +146,26 @@ func (k *keeper) own() {
 	k.poke()
 }
 
+// know takes note of the generation and epoch under which this instance works:
+// the state is its to write as long as they are those of the record.
+func (k *keeper) know(generation, epoch int64) {
+	k.mu.Lock()
+	k.fence = record.Fence{Job: k.rt.Job, Generation: generation, Epoch: epoch}
+	k.mu.Unlock()
+}
+
+// setState writes the state, unless another instance has claimed the job since.
+// Then it is that one's to write until this one owns it again.
+func (k *keeper) setState(ctx context.Context, state record.State, reason, hint string) error {
+	k.mu.Lock()
+	fence := k.fence
+	k.mu.Unlock()
+	if book, ok := k.book.(fencedLedger); ok && fence.Generation != 0 {
+		return book.SetStateAs(ctx, fence, state, reason, hint)
+	}
+	return k.book.SetState(ctx, state, reason, hint)
+}
+
 // current gives what is shown of the instance.
 func (k *keeper) current() (rt record.Runtime, state record.State, reason, hint string) {
 	k.mu.Lock()
@@ -215,8 +238,12 @@ func (k *keeper) write(ctx context.Context) error {
 	dirty := k.dirty && !k.shy
 	k.mu.Unlock()
 	if dirty {
-		if err := k.book.SetState(ctx, state, reason, hint); err != nil {
+		// One that is fenced learns a newer epoch, or ends soon.
+		if err := k.setState(ctx, state, reason, hint); err != nil && !errors.Is(err, record.ErrFenced) {
 			return err
+		} else if err != nil {
+			k.log.Debug("write the job's record", "cause", err)
+			return k.book.Beat(ctx, &rt)
 		}
 		k.mu.Lock()
 		k.dirty = k.state != state || or(k.why, k.reason) != reason || k.hint != hint
@@ -317,9 +344,11 @@ func (k *keeper) last(ctx context.Context, write bool) error {
 	if err := k.connect(ctx); err != nil {
 		return err
 	}
+	var fenced error
 	if write {
-		if err := k.book.SetState(ctx, k.state, k.reason, k.hint); err != nil {
-			return err
+		fenced = k.setState(ctx, k.state, k.reason, k.hint)
+		if fenced != nil && !errors.Is(fenced, record.ErrFenced) {
+			return fenced
 		}
 	}
 	if there, err := k.recorded(ctx); err != nil {
@@ -329,7 +358,7 @@ func (k *keeper) last(ctx context.Context, write bool) error {
 			return err
 		}
 	}
-	return k.book.Close(ctx)
+	return cmp.Or(fenced, k.book.Close(ctx))
 }
 
 // rivalError says who runs the job.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -131,5 +132,50 @@ func TestKeeperIsShyOfAnother(t *testing.T) {
 	rig.Eventually(t, patience, func() bool { return state(t, conn, "shop") == record.CatchingUp })
 	if err := k.finish(time.Second, "", "", ""); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An instance that lost the job writes no state any more, not even its last, and
+// the one that has it does.
+func TestKeeperIsFenced(t *testing.T) {
+	target, conn := recorded(t, "shop")
+	j, _, err := record.Read(t.Context(), conn, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := keeperOf(target)
+	k.know(j.Generation, j.Epoch)
+	k.set(record.CatchingUp, "starting")
+	if err := k.start(t.Context(), &pgLedger{connectTo(t, target), "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(t, conn, "shop"); got != record.CatchingUp {
+		t.Errorf("state %s", got)
+	}
+	epoch, _, err := record.Claim(t.Context(), conn, "shop", "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := record.SetState(t.Context(), conn, "shop", record.Streaming, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	k.set(record.Failed, "of a former instance")
+	if err := k.finish(time.Second, record.Failed, "of a former instance", "none"); !errors.Is(err, record.ErrFenced) {
+		t.Errorf("the last write: %v", err)
+	}
+	if got := state(t, conn, "shop"); got != record.Streaming {
+		t.Errorf("the state was overwritten with %s", got)
+	}
+
+	k = keeperOf(target)
+	k.know(j.Generation, epoch)
+	if err := k.start(t.Context(), &pgLedger{connectTo(t, target), "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.finish(time.Second, record.Stopped, "a signal", "run"); err != nil {
+		t.Error(err)
+	}
+	if got := state(t, conn, "shop"); got != record.Stopped {
+		t.Errorf("state %s", got)
 	}
 }

@@ -79,6 +79,16 @@ func (l *pgLedger) Newest(ctx context.Context, except string) (*record.Runtime, 
 	return rt, now.Sub(rt.HeartbeatAt), nil
 }
 
+// fencedLedger is one in which a former instance could still write, unless it is
+// told under which epoch it works.
+type fencedLedger interface {
+	SetStateAs(ctx context.Context, f record.Fence, state record.State, reason, hint string) error
+}
+
+func (l *pgLedger) SetStateAs(ctx context.Context, f record.Fence, state record.State, reason, hint string) error {
+	return record.SetStateAs(ctx, l.conn, f, state, reason, hint)
+}
+
 func (l *pgLedger) SetState(ctx context.Context, state record.State, reason, hint string) error {
 	return record.SetState(ctx, l.conn, l.job, state, reason, hint)
 }

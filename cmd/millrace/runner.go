@@ -260,6 +260,7 @@ func (r *runner) unfinished() error {
 func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
 	if j != nil {
 		r.watch.follows(j.Slot)
+		r.keeper.know(j.Generation, j.Epoch)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -303,12 +304,15 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	j := r.record
 	r.mu.Unlock()
-	e := newEngine(r, j)
+	e, err := newEngine(r, j)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
 	if r.loaded() {
-		return r.judge(ctx, j, e.relay.Run(ctx))
+		return r.judge(ctx, j, e.run(ctx))
 	}
 	return r.judge(ctx, j, r.streamAndLoad(ctx, e))
 }

@@ -30,6 +30,7 @@ type Options struct {
 	Tables               []string // none: all
 	Existing             bool     // schema: existing
 	Token                string   // of HTTP; none: no token
+	SourceKeys           string   // more keys of source.postgres, such as "streaming: on"
 	Extra                string   // more lines of YAML
 }
 
@@ -54,7 +55,7 @@ func NewJob(t testing.TB, o Options) *Job {
 	j := &Job{
 		Name: o.Name, source: o.Source, target: o.Target, binary: Binary(t),
 		config: filepath.Join(dir, o.Name+".yaml"), logPath: filepath.Join(dir, o.Name+".log"),
-		env: environment(o.Source), token: o.Token,
+		env: append(environment(o.Source), "CACHE_DIRECTORY="+dir), token: o.Token,
 	}
 	if err := os.WriteFile(j.config, []byte(o.yaml()), 0o600); err != nil {
 		t.Fatal(err)
@@ -106,7 +107,11 @@ func (o Options) yaml() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "job: %s\n", o.Name)
-	fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s}\n", quote(source), quote(tables))
+	keys := o.SourceKeys
+	if keys != "" {
+		keys = ", " + keys
+	}
+	fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s%s}\n", quote(source), quote(tables), keys)
 	fmt.Fprintf(&b, "destination:\n  postgres: {url: %s, schema: %s}\n", quote(target), schema)
 	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\", token: %s}\n%s", quote(o.Token), o.Extra)
 	return b.String()
