@@ -128,6 +128,9 @@ func (s *Source) takeUp(ctx context.Context, marks map[millrace.TableName]millra
 		return err
 	}
 	defer closeConn(conn)
+	if err := refuseStandby(ctx, conn); err != nil {
+		return err
+	}
 	floor, err := nextXID(ctx, conn)
 	if err != nil {
 		return err
@@ -165,6 +168,21 @@ func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_ = conn.Close(ctx) // nothing depends on it
+}
+
+// refuseStandby refuses to load from a standby: the snapshots that it shows do not
+// say which transactions they see.
+func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
+	var standby bool
+	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_is_in_recovery()`).Scan(&standby); err != nil {
+		return session.Wrap("look at the source", millrace.PeerSource, err)
+	}
+	if !standby {
+		return nil
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "load beside the stream", Peer: millrace.PeerSource,
+		Err:  errors.New("the source is a standby, from which this version does not load tables beside the stream"),
+		Hint: "connect to the primary until the load is complete, or start over with snapshot.mode: consistent"}
 }
 
 // nextXIDSQL gives the number of the next transaction without taking it: age()

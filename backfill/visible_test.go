@@ -54,6 +54,7 @@ func TestCommitThatIsNotVisibleYet(t *testing.T) {
 			b := newBed(t, pg, "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a SELECT g, 0 FROM generate_series(1, 10) g")
 			b.paused = true
 			b.run(t)
+			rig.Eventually(t, patience, func() bool { return len(b.backfill.Progress()) > 0 }, "the run has begun")
 			show := invisible(t, b, "UPDATE a SET v = 1 WHERE id = 5")
 			defer show()
 			if got := b.src.Query(t, "SELECT v FROM a WHERE id = 5"); got != "0" {

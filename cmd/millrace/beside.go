@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/web"
 )
 
@@ -87,13 +86,8 @@ func (r *runner) awaitMarks(ctx context.Context) error {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		left := 0
 		if err := r.retry(ctx, func() error {
-			conn, err := r.target.Connect(ctx, session.Watch)
-			if err != nil {
-				return err
-			}
-			defer conn.Close(context.WithoutCancel(ctx))
-			marks, err := record.Marks(ctx, conn, r.Job)
-			left = len(marks)
+			_, cp, err := r.readLedger(ctx)
+			left = len(cp.Tables)
 			return err
 		}); err != nil || left == 0 {
 			return err

@@ -131,12 +131,7 @@ func (a *app) bootstrap(ctx context.Context, s *settings, f *bootstrapFlags, res
 
 // loadsBeside tells whether the rest of the first load is done beside the stream.
 func loadsBeside(ctx context.Context, s *settings) (bool, error) {
-	conn, err := s.target.Connect(ctx, session.Watch)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	j, _, err := record.Read(ctx, conn, s.Job)
+	j, _, err := s.readLedger(ctx)
 	return j != nil && j.ConsistentFrom == 0, err
 }
 
