@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace"
@@ -161,7 +160,7 @@ func (b *bed) tables(ctx context.Context) ([]capture.Table, error) {
 func (b *bed) end() {
 	if b.stop != nil {
 		b.stop()
-		<-b.ended
+		_ = <-b.ended // a test that minds looks before
 		b.stop = nil
 	}
 }
@@ -202,14 +201,4 @@ func (b *bed) same(t *testing.T, tables ...string) {
 			t.Errorf("table %s: the source has %s, the destination %s", table, want, got)
 		}
 	}
-}
-
-func connect(t *testing.T, e *session.Endpoint) *pgx.Conn {
-	t.Helper()
-	conn, err := e.Connect(t.Context(), session.Watch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
 }

@@ -42,7 +42,7 @@ func (l *load) fillBeside(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.refuseChecked(ctx, tables); err != nil {
+	if err := l.refuseChecked(tables); err != nil {
 		return err
 	}
 	if err := l.recordTables(ctx, h, tables); err != nil {
@@ -59,7 +59,7 @@ func (l *load) fillBeside(ctx context.Context) error {
 
 // refuseChecked refuses foreign keys that would be checked while rows come in any
 // order.
-func (l *load) refuseChecked(ctx context.Context, tables []*snapshot.Table) error {
+func (l *load) refuseChecked(tables []*snapshot.Table) error {
 	if l.replica {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (l *load) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.refuseChecked(ctx, tables); err != nil {
+	if err := l.refuseChecked(tables); err != nil {
 		return err
 	}
 	err = l.inRecord(ctx, "go on beside the stream", func(tx pgx.Tx) error {
