@@ -160,7 +160,9 @@ func (b *bed) tables(ctx context.Context) ([]capture.Table, error) {
 func (b *bed) end() {
 	if b.stop != nil {
 		b.stop()
-		_ = <-b.ended // a test that minds looks before
+		if err := <-b.ended; err != nil {
+			b.log.Info("the run ended", "cause", err)
+		}
 		b.stop = nil
 	}
 }
