@@ -58,9 +58,9 @@ bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 release: ## Static binaries for linux and darwin, amd64 and arm64, with checksums, in dist/
 	@scripts/release.sh
 
-demo: build ## Two servers, a live shop, replication between them; Ctrl-C ends it
+demo: build ## Two servers, a live shop, replication between them, the dashboard; Ctrl-C ends it
 	@go run ./internal/rig/cmd/fetch $(PG_MAJORS)
-	@./millrace demo
+	@./millrace demo --open
 
 clean: ## What was built here; the rig's cache stays
 	rm -rf millrace dist .cover cover.out cover.html

@@ -34,6 +34,8 @@ const (
 	kindLatency = "latency"
 	kindLoad    = "load"
 	kindMemory  = "memory"
+	kindWait    = "wait"
+	kindWatch   = "watch"
 )
 
 // set is what was measured together: figures of different sets can't be

@@ -27,7 +27,7 @@ func setNames() []string {
 	for _, w := range workloads {
 		names = append(names, w.name)
 	}
-	return append(names, "latency", "load", "memory")
+	return append(names, "latency", "load", "wait", "watch", "memory")
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -103,6 +103,8 @@ func (b *bench) measure(ctx context.Context) error {
 	}{
 		{"latency", true, b.latency},
 		{"load", true, b.load},
+		{"wait", b.full, b.waiting},
+		{"watch", b.full, b.watching},
 		{"memory", b.full, b.memory},
 	} {
 		if !b.wanted(part.name, part.byDefault) {

@@ -45,6 +45,8 @@ func (r *report) markdown() string {
 		{kindBacklog, "Backlog"},
 		{kindLatency, "Latency"},
 		{kindLoad, "First load"},
+		{kindWait, "Waiting for a commit"},
+		{kindWatch, "Being watched"},
 		{kindMemory, "Memory"},
 	} {
 		var sets []set
@@ -76,6 +78,10 @@ func tableOf(kind string, sets []set) grid {
 		g = grid{{"load", "contender", "n", "seconds (min–max)", "rows/s", "MB/s", "× pipe", "× native", "CPU s source/client/target", "peak MB"}}
 	case kindLatency:
 		g = grid{{"rate", "contender", "n", "p50 ms", "p95 ms", "p99 ms", "max ms"}}
+	case kindWait:
+		g = grid{{"load", "waited for", "n", "p50 ms", "p95 ms", "p99 ms", "max ms"}}
+	case kindWatch:
+		g = grid{{"load", "watched", "n", "p50 ms", "p95 ms", "p99 ms", "max ms", "CPU s client"}}
 	}
 	for i := range sets {
 		s := &sets[i]
@@ -104,7 +110,7 @@ func ours(contender string) bool { return strings.HasPrefix(contender, nameMillr
 
 func (s *set) row(r *result) []string {
 	row := []string{s.Title, r.Contender, fmt.Sprint(len(r.Samples))}
-	if s.Kind == kindLatency {
+	if s.Kind == kindLatency || s.Kind == kindWait || s.Kind == kindWatch {
 		for _, f := range []func(*latency) float64{
 			func(l *latency) float64 { return l.P50 },
 			func(l *latency) float64 { return l.P95 },
@@ -112,6 +118,9 @@ func (s *set) row(r *result) []string {
 			func(l *latency) float64 { return l.Max },
 		} {
 			row = append(row, fmt.Sprintf("%.2f", r.median(func(m sample) float64 { return f(m.Latency) })))
+		}
+		if s.Kind == kindWatch {
+			row = append(row, fmt.Sprintf("%.3f", r.median(func(m sample) float64 { return m.ClientCPU })))
 		}
 		return row
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/session"
 )
@@ -432,4 +433,39 @@ func TestPrivileges(t *testing.T) {
 	exec(t, admin, `GRANT USAGE ON SCHEMA millrace TO "Small One"`)
 	exec(t, admin, `GRANT SELECT ON millrace.format TO "Small One"`)
 	fails(`TO "Small One"`)
+}
+
+// TestWaitForIsDurable: what wait_for has answered stays, whatever happens to the
+// target right afterwards; also for a role that only reads, and with
+// synchronous_commit off on both sides.
+func TestWaitForIsDurable(t *testing.T) {
+	// Nothing flushes by itself while the test lasts.
+	pg := rig.Start(t, rig.Newest, "wal_writer_delay=10s", "synchronous_commit=off", "checkpoint_timeout=1h")
+	db := pg.NewDB(t)
+	conn := connect(t, db.URL(), session.Watch)
+	if err := record.Install(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	j := create(t, conn)
+	if err := record.FirstProgress(t.Context(), conn, j.Fence(), 2, 0x1000000); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.SetConsistentFrom(t.Context(), conn, "shop", 0x100); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, "CHECKPOINT")
+	exec(t, conn, "SET synchronous_commit = off")
+	exec(t, conn, `INSERT INTO millrace.progress (job, seq, epoch, timeline, committed_lsn, acked_lsn) VALUES ('shop', 9, 1, 2, '0/3000000', '0/3000000')`)
+	reader := connect(t, db.URL(), session.Watch)
+	exec(t, reader, "SET synchronous_commit = off")
+	exec(t, reader, "SET default_transaction_read_only = on")
+	var held bool
+	if err := reader.QueryRow(t.Context(), `SELECT millrace.wait_for('shop', '0/3000000', '5s')`).Scan(&held); err != nil || !held {
+		t.Fatalf("%v, %v", held, err)
+	}
+	pg.Crash(t)
+	pg.Restart(t)
+	if got := db.Query(t, "SELECT max(acked_lsn) FROM millrace.progress"); got != "0/3000000" {
+		t.Errorf("after the crash the target holds %s, though 0/3000000 was answered for", got)
+	}
 }

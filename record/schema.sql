@@ -118,6 +118,7 @@ DECLARE
     deadline timestamptz := clock_timestamp() + coalesce(timeout, interval '30 seconds');
     pause    double precision := 0.001;
     rest     double precision;
+    held     boolean := false;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'millrace.wait_for needs the isolation level read committed'
@@ -162,19 +163,29 @@ BEGIN
                 wanted := wanted - 24::numeric;
             END IF;
         END IF;
-        IF state.consistent_from IS NOT NULL AND state.acked_lsn >= wanted
-           AND (line IS NULL OR line = state.timeline) THEN
-            RETURN true;
-        END IF;
+        held := state.consistent_from IS NOT NULL AND state.acked_lsn >= wanted
+                AND (line IS NULL OR line = state.timeline);
         IF line < state.timeline THEN
             -- The newest row of each earlier timeline is kept: what it holds was applied before the switch.
-            IF state.consistent_from IS NOT NULL AND EXISTS (
+            held := state.consistent_from IS NOT NULL AND EXISTS (
                 SELECT FROM millrace.progress q
-                 WHERE q.job = wait_for.job AND q.timeline <= line AND q.acked_lsn >= wanted) THEN
-                RETURN true;
+                 WHERE q.job = wait_for.job AND q.timeline <= line AND q.acked_lsn >= wanted);
+            IF NOT held THEN
+                RAISE EXCEPTION 'position % of timeline % is not on the history that job "%" follows (timeline %)',
+                    wanted, line, job, state.timeline USING ERRCODE = 'invalid_parameter_value';
             END IF;
-            RAISE EXCEPTION 'position % of timeline % is not on the history that job "%" follows (timeline %)',
-                wanted, line, job, state.timeline USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        IF held THEN
+            -- What this snapshot sees may not be flushed, or not be at a synchronous standby. The commit of this
+            -- transaction lies behind it, and waits for both once the transaction has written something. A
+            -- standby has only what was flushed.
+            IF NOT pg_is_in_recovery() THEN
+                PERFORM pg_logical_emit_message(true, 'millrace', '');
+                IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+                    PERFORM set_config('synchronous_commit', 'on', true);
+                END IF;
+            END IF;
+            RETURN true;
         END IF;
         rest := extract(epoch FROM deadline - clock_timestamp());
         IF rest <= 0 THEN

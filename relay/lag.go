@@ -12,17 +12,21 @@ type Lag struct {
 	Seconds      *float64 `json:"seconds"`
 	Bytes        *int64   `json:"bytes"`
 	Transactions *int64   `json:"transactions"`
-	// WaitsFor tells what holds the destination back: apply while received
-	// transactions are not durable, stream while nothing received is waiting,
-	// nothing when it is caught up; nil when that is unknown.
+	// WaitsFor tells what holds the destination back; nil when that is unknown.
+	// The engine can tell three cases apart; whoever sees the servers can say
+	// more.
 	WaitsFor *string `json:"waits_for"`
+	// WaitsDetail says it in a sentence, and BlockingPID names the session whose
+	// lock or transaction is waited for, if there is one.
+	WaitsDetail *string `json:"waits_detail"`
+	BlockingPID *int32  `json:"blocking_pid"`
 }
 
-// What a lag waits for.
+// What a lag waits for, as far as the engine knows.
 const (
-	waitsForApply  = "apply"
-	waitsForStream = "stream"
-	waitsForNone   = "nothing"
+	WaitsForApply   = "apply"   // received transactions are not durable
+	WaitsForStream  = "stream"  // nothing received is waiting, but for its own rest
+	WaitsForNothing = "nothing" // it is caught up
 )
 
 // Observe takes note of the source's own position, 0 when it can't be had.
@@ -56,14 +60,16 @@ func (p *Progress) Lag(now time.Time) Lag {
 	var waits string
 	var age time.Duration
 	switch oldest, ok := p.queue.oldest(); {
+	case ok && p.queue.partial():
+		waits, age = WaitsForStream, oldest.age(now)
 	case ok:
-		waits, age = waitsForApply, oldest.age(now)
+		waits, age = WaitsForApply, oldest.age(now)
 	case position == 0:
 		return lag
 	case *lag.Bytes == 0:
-		waits = waitsForNone
+		waits = WaitsForNothing
 	default:
-		waits, age = waitsForStream, -1
+		waits, age = WaitsForStream, -1
 		if at := p.observed.heldAt; !at.IsZero() {
 			age = now.Sub(at)
 		}
@@ -125,6 +131,9 @@ func (q *inflight) done(at millrace.LSN) Applied {
 	}
 	return last
 }
+
+// partial tells whether all that is here is a part of a transaction.
+func (q *inflight) partial() bool { return q.from == len(q.ring) && q.open != nil }
 
 func (q *inflight) oldest() (flight, bool) {
 	if q.from < len(q.ring) {

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ type Progress struct {
 	waiters  [2]waiters // by held, by seen
 	xids     xids
 	observed observations
-	pending  map[uint32][]chan millrace.LSN // waiters for an xid that has not come
+	pending  map[uint32][]*waiter // for an xid that has not come
 
 	// wake tells the asker that a waiter has come.
 	wake chan struct{}
@@ -35,7 +36,7 @@ type Progress struct {
 
 // NewProgress makes a Progress at which nothing is held yet.
 func NewProgress() *Progress {
-	return &Progress{pending: make(map[uint32][]chan millrace.LSN), wake: make(chan struct{}, 1)}
+	return &Progress{pending: make(map[uint32][]*waiter), wake: make(chan struct{}, 1)}
 }
 
 // ErrEnded is returned by a wait at a Progress whose run has ended.
@@ -84,79 +85,88 @@ func (p *Progress) History() millrace.History {
 	return p.history
 }
 
+// Need is what somebody waits for: a position that the destination holds, or
+// with Visible shows, or with XID that the transaction of that number has come.
+type Need struct {
+	At      millrace.LSN
+	Visible bool
+	XID     uint32 // not 0: instead of At
+}
+
+// Reached gives the position that is held, or with visible is shown, and the
+// error with which the run has ended, if it has.
+func (p *Progress) Reached(visible bool) (millrace.LSN, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reached(visible), p.failed
+}
+
+// Come gives the end of a transaction that has come. Numbers are remembered for
+// ten minutes; one that was rolled back, changed no published table or is older
+// never comes.
+func (p *Progress) Come(xid uint32) (millrace.LSN, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.xids.find(xid, time.Now())
+}
+
+// Notify calls wake once what is needed has come, with its position, or with 0
+// when the run has ended. wake may be called before Notify returns; it must not
+// block and must not call this Progress. stop takes the wish back; wake can
+// still be on its way then. Between the two a wish costs memory and nothing else.
+func (p *Progress) Notify(need Need, wake func(millrace.LSN)) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &waiter{at: need.At, wake: wake, place: -1}
+	if need.XID != 0 {
+		end, ok := p.xids.find(need.XID, time.Now())
+		if ok || p.failed != nil {
+			wake(end)
+			return func() {}
+		}
+		p.pending[need.XID] = append(p.pending[need.XID], w)
+		return func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.forget(need.XID, w)
+		}
+	}
+	if reached := p.reached(need.Visible); reached >= need.At && reached != 0 || p.failed != nil {
+		wake(reached)
+		return func() {}
+	}
+	line := &p.waiters[index(need.Visible)]
+	line.push(w)
+	p.tell()
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		line.remove(w)
+	}
+}
+
 // Wait blocks until the destination holds at, or with visible shows it, and
 // returns the position reached.
 func (p *Progress) Wait(ctx context.Context, at millrace.LSN, visible bool) (millrace.LSN, error) {
-	p.mu.Lock()
-	if reached := p.reached(visible); reached >= at && reached != 0 {
-		p.mu.Unlock()
-		return reached, nil
-	}
-	if p.failed != nil {
-		defer p.mu.Unlock()
-		return 0, p.failed
-	}
-	w := &waiter{at: at, done: make(chan struct{})}
-	line := &p.waiters[index(visible)]
-	line.push(w)
-	p.mu.Unlock()
-	p.tell()
-
+	come := make(chan struct{})
+	stop := p.Notify(Need{At: at, Visible: visible}, func(millrace.LSN) { close(come) })
+	defer stop()
 	select {
-	case <-w.done:
+	case <-come:
 	case <-ctx.Done():
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	line.remove(w)
-	reached := p.reached(visible)
+	reached, failed := p.Reached(visible)
 	switch {
 	case reached >= at && reached != 0:
 		return reached, nil
-	case p.failed != nil:
-		return reached, p.failed
+	case failed != nil:
+		return reached, failed
 	}
 	return reached, ctx.Err()
 }
 
-// WaitXID blocks until the transaction with this number has come and gives the
-// position that holds it. Numbers are remembered for ten minutes; one that was
-// rolled back, changed no published table or is older never comes.
-func (p *Progress) WaitXID(ctx context.Context, xid uint32) (millrace.LSN, error) {
-	p.mu.Lock()
-	if end, ok := p.xids.find(xid, time.Now()); ok {
-		p.mu.Unlock()
-		return end, nil
-	}
-	if p.failed != nil {
-		defer p.mu.Unlock()
-		return 0, p.failed
-	}
-	come := make(chan millrace.LSN, 1)
-	p.pending[xid] = append(p.pending[xid], come)
-	p.mu.Unlock()
-
-	select {
-	case end := <-come:
-		if end == 0 {
-			return 0, ErrEnded
-		}
-		return end, nil
-	case <-ctx.Done():
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.forget(xid, come)
-	return 0, ctx.Err()
-}
-
-func (p *Progress) forget(xid uint32, come chan millrace.LSN) {
-	rest := p.pending[xid][:0]
-	for _, c := range p.pending[xid] {
-		if c != come {
-			rest = append(rest, c)
-		}
-	}
+func (p *Progress) forget(xid uint32, w *waiter) {
+	rest := slices.DeleteFunc(p.pending[xid], func(x *waiter) bool { return x == w })
 	if len(rest) == 0 {
 		delete(p.pending, xid)
 		return
@@ -184,8 +194,8 @@ func (p *Progress) End(err error) {
 		p.waiters[i].wakeAll()
 	}
 	for xid, waiting := range p.pending {
-		for _, c := range waiting {
-			c <- 0
+		for _, w := range waiting {
+			w.wake(0)
 		}
 		delete(p.pending, xid)
 	}
@@ -269,8 +279,8 @@ func (p *Progress) written(t *millrace.Txn) {
 	p.sent = max(p.sent, t.End)
 	p.xids.add(t.XID, t.End, now)
 	if waiting, ok := p.pending[t.XID]; ok {
-		for _, c := range waiting {
-			c <- t.End
+		for _, w := range waiting {
+			w.wake(t.End)
 		}
 		delete(p.pending, t.XID)
 	}

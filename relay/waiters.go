@@ -6,10 +6,12 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// waiter is one who waits for a position; done is closed when it has come.
+// waiter is one who waits for a position, or for a transaction; wake is called
+// once, with the position that has come, or with 0 at the end of the run. It
+// must not block.
 type waiter struct {
 	at    millrace.LSN
-	done  chan struct{}
+	wake  func(millrace.LSN)
 	place int // in the heap, -1 once out of it
 }
 
@@ -38,13 +40,13 @@ func (w *waiters) remove(x *waiter) {
 // wakeTo wakes all whose position is at or below at.
 func (w *waiters) wakeTo(at millrace.LSN) {
 	for len(w.heap) > 0 && w.heap[0].at <= at {
-		close(heap.Pop(w).(*waiter).done)
+		heap.Pop(w).(*waiter).wake(at)
 	}
 }
 
 func (w *waiters) wakeAll() {
 	for len(w.heap) > 0 {
-		close(heap.Pop(w).(*waiter).done)
+		heap.Pop(w).(*waiter).wake(0)
 	}
 }
 

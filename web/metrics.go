@@ -31,18 +31,25 @@ type Numbers struct {
 // states are all states a job can be in, so that each is 0 or 1.
 var states = []string{"preflight", "bootstrapping", "catching_up", "streaming", "paused", "stopped", "error", "resync_required"}
 
+var conditions = []string{relay.SourceUnreachable, relay.DestinationUnreachable, relay.WaitingForSlot}
+
+// maxTableSeries bounds the series that have a table as label.
+const maxTableSeries = 500
+
 // metrics is the registry of one job. Everything but the histogram is read from
 // the status when it is asked for.
 type metrics struct {
+	status   func() *Status
+	waiting  func() int64
 	opt      Options
 	registry *prometheus.Registry
 	waits    *prometheus.HistogramVec
 	descs    map[string]*prometheus.Desc
 }
 
-func newMetrics(opt Options) *metrics {
+func newMetrics(opt Options, status func() *Status, waiting func() int64) *metrics {
 	pipeline := prometheus.Labels{"pipeline": opt.Job}
-	m := &metrics{opt: opt, registry: prometheus.NewRegistry(), descs: make(map[string]*prometheus.Desc)}
+	m := &metrics{opt: opt, status: status, waiting: waiting, registry: prometheus.NewRegistry(), descs: make(map[string]*prometheus.Desc)}
 	m.waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "millrace_wait_seconds", Help: "Time that answers of /wait took, by status code.",
 		ConstLabels: pipeline,
@@ -83,7 +90,13 @@ var descriptions = map[string]description{
 	"inflight_bytes":              {"Memory of received changes that are not applied.", nil},
 	"spool_bytes":                 {"Bytes of transactions on disk.", nil},
 	"errors_total":                {"Errors, by what they ask for.", []string{"kind"}},
-	"table_changes_total":         {"Changes received, by table of the job's set.", []string{"table"}},
+	"table_changes_total":         {"Changes received, by table of the job's set, while that has at most 500.", []string{"table"}},
+	"condition":                   {"1 for what the job waits for while it tries again.", []string{"condition"}},
+	"alarm":                       {"1 for each alarm that is on.", []string{"alarm"}},
+	"lag_waits_for":               {"1 for what the lag waits for, while that is known.", []string{"reason"}},
+	"slot_lost_after_seconds":     {"Time until the slot is lost if it rests and WAL is written as now.", nil},
+	"heartbeat_timestamp_seconds": {"When the sign of life was last written to the destination.", nil},
+	"waiting":                     {"Requests that wait on /wait now.", nil},
 }
 
 func (m *metrics) handler() http.Handler {
@@ -104,7 +117,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{m, ch}
-	st := m.opt.Status()
+	st := m.status()
 	e.gauge("build_info", 1, m.opt.Version)
 	e.gauge("up", 1)
 	for _, s := range states {
@@ -118,8 +131,24 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	known(st.Source.SlotActive, func(v bool) { e.gauge("slot_active", number(v)) })
 	known(st.LoadRows, func(v int64) { e.counter("snapshot_rows_total", float64(v)) })
 	known(st.LoadRest, func(v int64) { e.gauge("snapshot_remaining_bytes", float64(v)) })
-	for _, t := range st.Tables {
-		known(t.Changes, func(v int64) { e.counter("table_changes_total", float64(v), t.Table) })
+	known(st.Source.SecondsUntilLost, func(v float64) { e.gauge("slot_lost_after_seconds", v) })
+	known(st.HeartbeatAt, func(v Time) { e.gauge("heartbeat_timestamp_seconds", float64(v.UnixMicro())/1e6) })
+	e.gauge("waiting", float64(m.waiting()))
+	for _, c := range conditions {
+		e.gauge("condition", number(st.Condition != nil && *st.Condition == c), c)
+	}
+	for _, a := range st.Alarms {
+		e.gauge("alarm", 1, a.Name)
+	}
+	known(st.Lag.WaitsFor, func(now string) {
+		for word := range waitWords {
+			e.gauge("lag_waits_for", number(word == now), word)
+		}
+	})
+	if len(st.Tables) <= maxTableSeries {
+		for _, t := range st.Tables {
+			known(t.Changes, func(v int64) { e.counter("table_changes_total", float64(v), t.Table) })
+		}
 	}
 	if m.opt.Numbers != nil {
 		e.numbers(m.opt.Numbers())

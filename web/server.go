@@ -1,5 +1,5 @@
-// Package web is the HTTP side of a running job: its status, its metrics, and
-// waiting until the destination holds a position.
+// Package web is the HTTP side of a running job: the dashboard, its status, its
+// metrics, and waiting until the destination holds a position.
 //
 // It reads what others keep and changes nothing. The invariant it owns: an
 // answer 200 of /wait means that the position is held, and nothing that is
@@ -8,15 +8,13 @@ package web
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -43,10 +41,12 @@ type Options struct {
 	// HeldOn tells whether a position of an earlier timeline was held before
 	// the stream left that timeline; nil: never.
 	HeldOn func(ctx context.Context, timeline int32, at millrace.LSN) (bool, error)
-	// Token is demanded as a bearer token when it is not empty. /healthz and
-	// /readyz, which probes ask, are open.
+	// Token is demanded as a bearer token, or once of a browser, when it is not
+	// empty. /healthz and /readyz, which probes ask, are open.
 	Token string
-	Log   *slog.Logger
+	// Journal has the events that the page shows; nil for none.
+	Journal *Journal
+	Log     *slog.Logger
 }
 
 // Server is the HTTP server of one job.
@@ -54,7 +54,12 @@ type Server struct {
 	opt     Options
 	http    *http.Server
 	metrics *metrics
-	waiting atomic.Int64
+	gate    *gate
+	history history
+	hub     *hub
+	waiting atomic.Int64 // on /wait
+	inlined atomic.Int64 // of them, those with a goroutine
+	parked  lot
 }
 
 // New makes a Server; Serve starts it.
@@ -62,8 +67,8 @@ func New(opt Options) *Server {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{opt: opt}
-	s.metrics = newMetrics(opt)
+	s := &Server{opt: opt, gate: newGate(opt.Token), hub: newHub()}
+	s.metrics = newMetrics(opt, s.current, s.waiting.Load)
 	s.http = &http.Server{
 		Handler:           s.Handler(),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -84,24 +89,11 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /status", s.guard(http.HandlerFunc(s.status)))
 	mux.Handle("GET /wait", s.guard(http.HandlerFunc(s.wait)))
 	mux.Handle("GET /metrics", s.guard(s.metrics.handler()))
+	mux.Handle("GET /events", s.guard(http.HandlerFunc(s.events)))
 	mux.Handle("GET /{$}", s.guard(http.HandlerFunc(s.index)))
-	return http.MaxBytesHandler(mux, 1<<10) // no request has a body
-}
-
-// guard lets through who knows the token.
-func (s *Server) guard(next http.Handler) http.Handler {
-	if s.opt.Token == "" {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok || subtle.ConstantTimeCompare([]byte(given), []byte(s.opt.Token)) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="millrace"`)
-			writeText(w, http.StatusUnauthorized, "a bearer token is needed (http.token)")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	mux.HandleFunc("GET /assets/{name...}", s.asset)
+	mux.HandleFunc("POST /login", s.login)
+	return http.MaxBytesHandler(mux, 1<<10) // only a login has a body
 }
 
 // Listen opens the address. The default address gives way to a free port when
@@ -148,6 +140,12 @@ func Loopback(address string) bool {
 
 // Serve answers requests until Close.
 func (s *Server) Serve(l net.Listener) error {
+	done := make(chan struct{})
+	var side sync.WaitGroup
+	side.Go(func() { s.observe(done) })
+	side.Go(func() { s.parked.sweep(done) })
+	defer side.Wait()
+	defer close(done)
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
@@ -157,40 +155,12 @@ func (s *Server) Serve(l net.Listener) error {
 // Close answers the waiting requests, which must have been ended by
 // Progress.End, and closes the server within a second.
 func (s *Server) Close() error {
+	s.hub.end()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	s.parked.empty(ctx)
 	if err := s.http.Shutdown(ctx); err != nil {
 		return s.http.Close()
 	}
 	return nil
-}
-
-var index = template.Must(template.New("index").Parse(`<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>millrace {{.Job}}: {{.State}}</title>
-<style>body{font:1rem/1.5 system-ui,sans-serif;margin:2rem;max-width:50rem}dt{font-weight:600}dd{margin:0 0 .5rem}</style>
-<h1>millrace: job {{.Job}}</h1>
-<dl>
-<dt>state</dt><dd>{{.State}}{{with .Condition}} ({{.}}){{end}}</dd>
-{{with .Reason}}<dt>reason</dt><dd>{{.}}</dd>{{end}}
-{{with .Hint}}<dt>hint</dt><dd>{{.}}</dd>{{end}}
-<dt>source at</dt><dd>{{with .Source.CurrentLSN}}{{.}}{{else}}unknown{{end}}</dd>
-<dt>held</dt><dd>{{with .Destination.AckedLSN}}{{.}}{{else}}unknown{{end}}</dd>
-</dl>
-<p><a href="/status">status</a> · <a href="/metrics">metrics</a> · <a href="/healthz">healthz</a> · <a href="/readyz">readyz</a></p>
-<p><code>/wait?lsn=TOKEN&amp;timeout=30s</code> answers once the destination holds the position.</p>
-</html>
-`))
-
-func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	h.Set("X-Content-Type-Options", "nosniff")
-	if err := index.Execute(w, s.opt.Status()); err != nil {
-		s.opt.Log.Debug("write the index page", "cause", err)
-	}
 }

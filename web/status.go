@@ -25,6 +25,8 @@ type Status struct {
 	Source      Source      `json:"source"`
 	Destination Destination `json:"destination"`
 	Lag         relay.Lag   `json:"lag"`
+	Rates       Rates       `json:"rates"` // unknown while nothing runs
+	Load        *Load       `json:"load"`  // the first load, while this instance does it
 	Tables      []Table     `json:"tables"`
 	Alarms      []Alarm     `json:"alarms"`
 	Fallbacks   *int64      `json:"fallback_transactions"` // source transactions that took the row path
@@ -35,8 +37,22 @@ type Status struct {
 	LoadRest    *int64      `json:"-"`               // bytes the first load has still to copy, an estimate
 }
 
+// Load is where a first load stands.
+type Load struct {
+	Phase          string   `json:"phase"`
+	Rows           int64    `json:"rows"`
+	Bytes          int64    `json:"bytes"`
+	EstimatedBytes *int64   `json:"estimated_bytes"`
+	BytesPerSecond *float64 `json:"bytes_per_second"`
+	ETASeconds     *float64 `json:"eta_seconds"` // of the rows
+	TablesDone     int      `json:"tables_done"`
+	Steps          int      `json:"steps"` // of a phase that copies no rows
+	StepsDone      int      `json:"steps_done"`
+}
+
 // Source is the state of the source's server and of the job's slot there.
 type Source struct {
+	Server             *string       `json:"server"` // host:port/database
 	SystemID           *string       `json:"system_id"`
 	Timeline           *int32        `json:"timeline"`
 	CurrentLSN         *millrace.LSN `json:"current_lsn"`
@@ -48,11 +64,30 @@ type Source struct {
 	ConfirmedFlushLSN  *millrace.LSN `json:"confirmed_flush_lsn"`
 	RetainedWALBytes   *int64        `json:"retained_wal_bytes"`
 	SafeWALSizeBytes   *int64        `json:"safe_wal_size_bytes"`
+	// MaxSlotWALKeepBytes is max_slot_wal_keep_size; nil without a limit.
+	MaxSlotWALKeepBytes *int64 `json:"max_slot_wal_keep_bytes"`
+	// SecondsUntilLost is when the slot is lost if it rests and WAL is written
+	// as in the last ten seconds; nil without a limit or without WAL.
+	SecondsUntilLost *float64 `json:"seconds_until_lost"`
+	// WALHeldBy is what most of the retained WAL waits for: lag or
+	// source_transaction; nil when little is retained.
+	WALHeldBy *string `json:"wal_held_by"`
+	// OldestTransaction is the oldest one at the source that has written.
+	OldestTransaction *Backend `json:"oldest_transaction"`
+}
+
+// Backend is a session of a server.
+type Backend struct {
+	PID         int32    `json:"pid"` // 0: a prepared transaction
+	Application *string  `json:"application"`
+	State       *string  `json:"state"`
+	Seconds     *float64 `json:"seconds"` // age of its transaction
 }
 
 // Destination is what the destination holds.
 type Destination struct {
 	Kind           string        `json:"kind"`
+	Server         *string       `json:"server"` // host:port/database
 	Generation     *int64        `json:"generation"`
 	Epoch          *int64        `json:"epoch"`
 	CommitLSN      *millrace.LSN `json:"commit_lsn"`
@@ -109,7 +144,17 @@ func KnownTime(t time.Time) *Time {
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.opt.Status())
+	writeJSON(w, http.StatusOK, s.current())
+}
+
+// current is the status with what only a look back can tell.
+func (s *Server) current() *Status {
+	st := s.opt.Status()
+	st.Rates = s.history.rates()
+	if safe, rate := st.Source.SafeWALSizeBytes, st.Rates.WAL; safe != nil && rate != nil && *rate > 0 {
+		st.Source.SecondsUntilLost = Known(float64(max(*safe, 0)) / *rate)
+	}
+	return st
 }
 
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {

@@ -24,10 +24,11 @@ import (
 // position, and a sink that holds whatever it is given.
 type job struct {
 	*httptest.Server
-	source *source
-	status Status
-	mu     sync.Mutex
-	stop   func() error
+	source   *source
+	progress *relay.Progress
+	status   Status
+	mu       sync.Mutex
+	stop     func() error
 }
 
 func (j *job) set(f func(*Status)) {
@@ -41,6 +42,7 @@ func start(t *testing.T, set func(*Options)) *job {
 	j := &job{source: newSource()}
 	j.status = Status{Job: "shop", State: "streaming", Tables: []Table{{Table: `public."Odd"`}}}
 	r := relay.New(relay.Options{Source: j.source, Sink: &sink{source: j.source}})
+	j.progress = r.Progress()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

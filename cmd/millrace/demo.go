@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,17 +22,19 @@ import (
 func (a *app) demoCommand() *cobra.Command {
 	var rate int
 	var duration time.Duration
+	var open bool
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Two servers, a live shop, and replication between them",
 		Long: `Demo starts two PostgreSQL servers, fills one with a small shop and keeps it busy, copies it
-to the other and follows it, and shows how far behind that is. Ctrl-C stops and removes
-everything. "make demo" fetches the servers first.`,
+to the other and follows it, and shows how far behind that is, here and on the dashboard.
+Now and then there is a rush, an import, and a report that locks a table of the target.
+Ctrl-C stops and removes everything. "make demo" fetches the servers first.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := withSignals(c.Context())
 			defer stop()
-			d := demo{app: a, rate: rate}
+			d := demo{app: a, rate: rate, open: open}
 			if duration > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, duration)
@@ -42,6 +48,7 @@ everything. "make demo" fetches the servers first.`,
 		},
 	}
 	c.Flags().IntVar(&rate, "rate", 50, "orders per second")
+	c.Flags().BoolVar(&open, "open", false, "open the dashboard in a browser")
 	c.Flags().DurationVar(&duration, "for", 0, "stop after this `TIME` (default: at Ctrl-C)")
 	return c
 }
@@ -50,6 +57,7 @@ everything. "make demo" fetches the servers first.`,
 type demo struct {
 	*app
 	rate           int
+	open           bool
 	source, target *pgserver.Server
 }
 
@@ -64,7 +72,8 @@ func (d *demo) run(ctx context.Context) error {
 	}
 	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %d …\n", majors[0], majors[1])
 	var err error
-	if d.source, err = pgserver.Start(ctx, pgserver.Options{Major: majors[0], Name: "-demo-source"}); err != nil {
+	if d.source, err = pgserver.Start(ctx, pgserver.Options{Major: majors[0], Name: "-demo-source",
+		Settings: []string{"max_slot_wal_keep_size=1GB"}}); err != nil {
 		return err
 	}
 	defer d.source.Close() //nolint:errcheck // the sweep of the next start removes what stays
@@ -136,6 +145,10 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 	defer closeShop()
 	shopClosed := make(chan error, 1)
 	go func() { shopClosed <- shop.work(shopCtx, d.rate) }()
+	var side sync.WaitGroup
+	side.Go(func() { d.report(shopCtx, job) })
+	side.Go(func() { d.showAddress(shopCtx, job) })
+	defer func() { closeShop(); side.Wait() }()
 
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -168,6 +181,27 @@ func (d *demo) openJob() (*runner, error) {
 		return nil, err
 	}
 	return newRunner(a, s, f), nil
+}
+
+// showAddress prints where the dashboard is, and opens it if that is wanted.
+func (d *demo) showAddress(ctx context.Context, job *runner) {
+	select {
+	case <-job.listening:
+	case <-ctx.Done():
+		return
+	}
+	rt, _, _, _ := job.keeper.current()
+	url := "http://" + rt.HTTP + "/"
+	fmt.Fprintf(d.stderr, "dashboard: %s\n", url)
+	if !d.open || runtime.GOOS != "darwin" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+		return
+	}
+	for _, opener := range []string{"xdg-open", "open"} {
+		if path, err := exec.LookPath(opener); err == nil {
+			_ = exec.CommandContext(ctx, path, url).Run() // the address stands above
+			return
+		}
+	}
 }
 
 // show prints one line: a terminal's last one is replaced.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -66,20 +67,71 @@ func newShop(conn *pgx.Conn) *shop {
 	return s
 }
 
-// work places orders at a rate until ctx ends.
+// importEvery is how often the shop takes in a list of visitors, in one
+// transaction.
+const importEvery = 45 * time.Second
+
+// work places orders until ctx ends: at the rate on average, fewer and more in
+// waves of a minute. The shop's own clock counts orders, so that a machine that
+// is slow makes it slow and nothing else.
 func (s *shop) work(ctx context.Context, rate int) error {
 	defer s.conn.Close(context.WithoutCancel(ctx))
-	tick := time.NewTicker(time.Second / time.Duration(max(rate, 1)))
-	defer tick.Stop()
+	began, imported := time.Now(), time.Now()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-pause.C:
 		}
+		wave := 1 + 0.7*math.Sin(2*math.Pi*time.Since(began).Minutes())
+		pause.Reset(time.Duration(float64(time.Second) / (float64(max(rate, 1)) * wave)))
 		// A transaction that was begun is finished: the count of orders is exact.
-		if err := s.order(context.WithoutCancel(ctx)); err != nil {
+		err := s.order(context.WithoutCancel(ctx))
+		if err == nil && time.Since(imported) > importEvery {
+			imported = time.Now()
+			err = s.visitors(context.WithoutCancel(ctx))
+		}
+		if err != nil {
 			return fmt.Errorf("the shop: %w", err)
+		}
+	}
+}
+
+// visitors replaces the list of visitors.
+func (s *shop) visitors(ctx context.Context) error {
+	_, err := s.conn.Exec(ctx, `
+		BEGIN;
+		DELETE FROM customers WHERE name LIKE 'Visitor %';
+		INSERT INTO customers (name, email)
+		SELECT 'Visitor ' || i, 'visitor' || i || '@shop.example' FROM generate_series(1, 20000) i;
+		COMMIT`, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+const (
+	reportEvery  = time.Minute
+	firstReport  = 20 * time.Second
+	reportLasts  = "5" // seconds
+	reporterName = "nightly_report"
+)
+
+// report is somebody on the target who locks a table now and then, as people do.
+func (d *demo) report(ctx context.Context, job *runner) {
+	timer := time.NewTimer(firstReport)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			timer.Reset(reportEvery)
+		case <-ctx.Done():
+			return
+		}
+		err := execute(ctx, d.target.URL("shop"), `SET application_name = `+reporterName+`; BEGIN;
+			LOCK TABLE orders IN SHARE MODE; SELECT pg_sleep(`+reportLasts+`); COMMIT`)
+		if err != nil && ctx.Err() == nil {
+			job.log.Warn("the demo's report", "cause", err)
 		}
 	}
 }

@@ -96,6 +96,7 @@ func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
 
 // newShape records what the stream has found out about a table of the set.
 func (r *runner) newShape(ctx context.Context, t capture.Table) error {
+	r.log.Info("the schema of a table has changed", "table", t.Name)
 	book, err := r.openLedger(ctx)
 	if err != nil {
 		return err

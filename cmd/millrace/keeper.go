@@ -82,6 +82,9 @@ func instanceID() string {
 // writes them.
 func (k *keeper) set(state record.State, reason string) {
 	k.mu.Lock()
+	if state != k.state {
+		k.log.Info("state changed", "state", state, "reason", reason)
+	}
 	k.state, k.reason, k.hint, k.dirty = state, reason, hintOf(state), true
 	k.mu.Unlock()
 	k.poke()
@@ -103,6 +106,9 @@ func hintOf(state record.State) string {
 // follow takes note of a state that somebody else writes to the record.
 func (k *keeper) follow(state record.State, reason string) {
 	k.mu.Lock()
+	if state != k.state {
+		k.log.Info("state changed", "state", state, "reason", reason)
+	}
 	k.state, k.reason, k.hint, k.dirty = state, reason, hintOf(state), false
 	k.mu.Unlock()
 }

@@ -26,12 +26,14 @@ func (r *runner) status() *web.Status {
 			st.Source.CurrentLSN = &at
 			r.progress.Observe(at, time.Now())
 		}
-		st.Lag = r.progress.Lag(time.Now())
+		st.Lag = r.lag(st.Source.CurrentLSN)
 	}
 	if st.State == "" {
 		st.State = string(record.Preflight)
 	}
-	st.Destination.Kind = "postgres"
+	source, target := r.source.Redacted(), r.target.Redacted()
+	st.Source.Server = &source
+	st.Destination.Kind, st.Destination.Server = "postgres", &target
 	if j == nil {
 		l.show(st)
 		return st
@@ -41,6 +43,7 @@ func (r *runner) status() *web.Status {
 	}
 	st.LoadStarted = loadStarted(j)
 	st.Destination = destinationStatus(j, cp)
+	st.Destination.Server = &target
 	if held := r.progress.Held(); held != 0 {
 		applied := r.progress.Applied()
 		st.Destination.AckedLSN = &held
@@ -57,6 +60,22 @@ func (r *runner) status() *web.Status {
 	}
 	l.show(st)
 	return st
+}
+
+// lag is the engine's, with what both ends say that it waits for.
+func (r *runner) lag(position *millrace.LSN) relay.Lag {
+	lag := r.progress.Lag(time.Now())
+	f := facts{applier: r.applies.seen()}
+	f.sender, f.spilled = r.watch.sending()
+	if position != nil {
+		f.position = *position
+	}
+	word, detail, pid := explain(lag, f)
+	lag.WaitsFor, lag.WaitsDetail = known(word), known(detail)
+	if pid != 0 {
+		lag.BlockingPID = &pid
+	}
+	return lag
 }
 
 // numbers are the counters for /metrics.

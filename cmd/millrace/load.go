@@ -114,6 +114,7 @@ func (l *load) show(st *web.Status) {
 	p := l.now
 	l.mu.Unlock()
 	st.LoadRows = &p.Rows
+	st.Load = loadStatus(p)
 	if p.Phase == snapshot.PhaseDone {
 		st.LoadRest = web.Known(int64(0))
 		return
@@ -140,4 +141,22 @@ func (l *load) show(st *web.Status) {
 		}
 		st.Tables[i] = w
 	}
+}
+
+func loadStatus(p snapshot.Progress) *web.Load {
+	if p.Phase == "" {
+		return nil
+	}
+	l := &web.Load{Phase: string(p.Phase), Rows: p.Rows, Bytes: p.Bytes, TablesDone: p.TablesDone,
+		Steps: p.Steps, StepsDone: p.StepsDone}
+	if p.EstimatedBytes > 0 {
+		l.EstimatedBytes = &p.EstimatedBytes
+	}
+	if p.BytesPerSecond > 0 {
+		l.BytesPerSecond = &p.BytesPerSecond
+	}
+	if p.ETA > 0 {
+		l.ETASeconds = web.Known(p.ETA.Seconds())
+	}
+	return l
 }

@@ -83,7 +83,7 @@ in state error or resync_required, so that a restart alone will not help.`,
 	f.BoolVar(&a.json, "json", false, "print results as JSON, one object per line")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "log warnings and errors only, no progress")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log details")
-	f.StringVar(&a.logFormat, "log-format", "text", "`FORMAT` of logs: text or json")
+	f.StringVar(&a.logFormat, "log-format", "", "`FORMAT` of logs: text or json (default: text on a terminal, else json)")
 	f.SortFlags = false
 	completeValues(root)
 	root.AddCommand(a.verbs()...)

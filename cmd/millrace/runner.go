@@ -42,8 +42,10 @@ type runner struct {
 	progress  *relay.Progress
 	keeper    *keeper
 	watch     *sourceWatch
+	applies   *targetWatch
 	alarms    *alarms
 	server    *web.Server
+	listening chan struct{} // closed once the address is known
 	closeHTTP func()
 	engine    *engine
 	errors    errorCounts
@@ -57,17 +59,21 @@ type runner struct {
 }
 
 func newRunner(a *app, s *settings, f runFlags) *runner {
-	r := &runner{app: a, settings: s, flags: f, progress: relay.NewProgress(), closeHTTP: func() {}}
+	r := &runner{app: a, settings: s, flags: f, progress: relay.NewProgress(), closeHTTP: func() {},
+		listening: make(chan struct{})}
 	r.keeper = newKeeper(s)
 	r.keeper.standby = f.standby
 	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
 	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
 		wake: make(chan struct{}, 1), onFree: r.takeOver}
+	r.applies = &targetWatch{target: s.target, progress: r.progress, log: s.log}
 	return r
 }
 
 // run does the job until ctx ends, and writes how it ended.
 func (r *runner) run(ctx context.Context) error {
+	r.log.Info("started", "job", r.Job, "version", version(), "instance", r.keeper.instance(),
+		"source", r.source.Redacted(), "destination", r.target.Redacted())
 	if err := r.serve(); err != nil {
 		return err
 	}
@@ -98,8 +104,9 @@ func (r *runner) serve() error {
 		return err
 	}
 	r.server = web.New(web.Options{Job: r.Job, Version: version(), Progress: r.progress, Status: r.status,
-		Numbers: r.numbers, WALSizes: r.watch.sizes, HeldOn: r.heldOn, Token: token, Log: r.log})
+		Numbers: r.numbers, WALSizes: r.watch.sizes, HeldOn: r.heldOn, Token: token, Journal: r.journal, Log: r.log})
 	r.keeper.setHTTP(reachable(l.Addr()))
+	close(r.listening)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -137,6 +144,7 @@ func (r *runner) work(ctx context.Context) error {
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { r.watch.run(watchCtx) })
+	watching.Go(func() { r.applies.run(watchCtx) })
 	defer watching.Wait()
 	defer stopWatch()
 	if !r.loaded() {

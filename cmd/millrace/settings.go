@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/check"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
 )
 
 // settings are what flags, environment and file come to.
@@ -22,6 +23,7 @@ type settings struct {
 	patterns       catalog.Patterns
 	log            *slog.Logger
 	warned         map[check.Finding]bool // what preflight has said
+	journal        *web.Journal           // what was logged
 }
 
 // override says what a verb's own flags change before the check.
@@ -39,7 +41,8 @@ func (a *app) load(overrides ...override) (*settings, error) {
 // configure is load with the problems apart: the settings can be used as far as
 // there are none.
 func (a *app) configure(overrides ...override) (*settings, config.Problems, error) {
-	log, err := a.logger()
+	journal := web.NewJournal()
+	log, err := a.logger(journal)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,7 +66,7 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 		},
 	}))
 	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
-	s := &settings{Config: c, patterns: patterns, log: log, warned: map[check.Finding]bool{}}
+	s := &settings{Config: c, patterns: patterns, log: log, journal: journal, warned: map[check.Finding]bool{}}
 	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
 	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
 	if !a.isolated {

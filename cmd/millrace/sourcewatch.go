@@ -21,6 +21,9 @@ const (
 	watchEvery = 500 * time.Millisecond
 	// watchRetry is the longest pause between tries to reach the source.
 	watchRetry = 30 * time.Second
+	// oldestEvery is how many looks pass before the oldest transaction is
+	// looked for: it concerns WAL that is kept for minutes.
+	oldestEvery = 10
 )
 
 // sourceWatch knows where the source and the job's slot are, as of half a
@@ -40,6 +43,10 @@ type sourceWatch struct {
 	position millrace.LSN    // 0: unknown now
 	slot     *catalog.Slot   // nil: unknown now, or there is none
 	moved    time.Time       // when confirmed_flush_lsn was last seen to move
+	sender   *catalog.Sender // nil: unknown, or nobody asked since nothing lags
+	spilled  bool            // it has spilled since the look before
+	oldest   *catalog.Backend
+	looks    int
 }
 
 // run watches until ctx ends.
@@ -109,6 +116,9 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
+	if err := w.lookCloser(ctx, conn, name, slot); err != nil {
+		return err
+	}
 	now := time.Now()
 	w.mu.Lock()
 	if slot != nil && (w.slot == nil || slot.ConfirmedFlush != w.slot.ConfirmedFlush) {
@@ -122,6 +132,44 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 		w.onFree()
 	}
 	return nil
+}
+
+// lookCloser looks at the walsender while something is missing that it has not
+// sent, and now and then for the oldest transaction.
+func (w *sourceWatch) lookCloser(ctx context.Context, conn *pgx.Conn, name string, slot *catalog.Slot) error {
+	var sender *catalog.Sender
+	var err error
+	lag := w.progress.Lag(time.Now())
+	if slot != nil && slot.Active && lag.WaitsFor != nil && *lag.WaitsFor == relay.WaitsForStream {
+		if sender, err = catalog.ReadSender(ctx, conn, name); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	w.spilled = sender != nil && w.sender != nil && sender.SpillBytes > w.sender.SpillBytes
+	w.sender = sender
+	due := w.looks%oldestEvery == 0
+	w.looks++
+	w.mu.Unlock()
+	if !due {
+		return nil
+	}
+	oldest, err := catalog.OldestTransaction(ctx, conn)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.oldest = oldest
+	w.mu.Unlock()
+	return nil
+}
+
+// sending gives what the walsender was doing at the last look, and whether it
+// has spilled to disk.
+func (w *sourceWatch) sending() (*catalog.Sender, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sender, w.spilled
 }
 
 // follows sets the name of the slot: once there is a record, that counts.
@@ -141,6 +189,7 @@ func (w *sourceWatch) know(server *catalog.Server) {
 func (w *sourceWatch) forget() {
 	w.mu.Lock()
 	w.position, w.slot = 0, nil
+	w.sender, w.spilled, w.oldest, w.looks = nil, false, nil, 0
 	w.mu.Unlock()
 	w.progress.Observe(0, time.Now())
 }
@@ -159,7 +208,7 @@ func (w *sourceWatch) sizes() (page, segment uint64) {
 func (w *sourceWatch) status() web.Source {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return sourceStatus(w.slotName, w.server, w.position, w.slot)
+	return sourceStatus(w.slotName, w.server, w.position, w.slot, w.oldest)
 }
 
 // confirmedAge is how long confirmed_flush_lsn has rested.
@@ -172,10 +221,13 @@ func (w *sourceWatch) confirmedAge() *float64 {
 	return web.Known(time.Since(w.moved).Seconds())
 }
 
-func sourceStatus(name string, server *catalog.Server, position millrace.LSN, slot *catalog.Slot) web.Source {
-	s := web.Source{Slot: name, CurrentLSN: web.KnownLSN(position)}
+func sourceStatus(name string, server *catalog.Server, position millrace.LSN, slot *catalog.Slot, oldest *catalog.Backend) web.Source {
+	s := web.Source{Slot: name, CurrentLSN: web.KnownLSN(position), OldestTransaction: backendStatus(oldest)}
 	if server != nil {
 		s.SystemID, s.Timeline = &server.SystemID, &server.Timeline
+		if server.MaxSlotWALKeep >= 0 {
+			s.MaxSlotWALKeepBytes = &server.MaxSlotWALKeep
+		}
 	}
 	if slot == nil {
 		return s
@@ -187,8 +239,39 @@ func sourceStatus(name string, server *catalog.Server, position millrace.LSN, sl
 	s.RestartLSN, s.ConfirmedFlushLSN = web.KnownLSN(slot.Restart), web.KnownLSN(slot.ConfirmedFlush)
 	if slot.Restart != 0 {
 		s.RetainedWALBytes = &slot.RetainedBytes
+		s.WALHeldBy = known(walHeldBy(slot, oldest))
 	}
 	s.SafeWALSizeBytes = slot.SafeWALSize
+	return s
+}
+
+// muchWAL is from where it matters who holds WAL back: a few segments are kept
+// in the normal course, since restart_lsn moves only now and then.
+const muchWAL = 64 << 20
+
+// walHeldBy tells a lag of ours from a transaction at the source that is older
+// than what we have confirmed: no reader of the slot can help there.
+func walHeldBy(slot *catalog.Slot, oldest *catalog.Backend) string {
+	behind := int64(slot.ConfirmedFlush) - int64(slot.Restart)
+	switch {
+	case slot.RetainedBytes < muchWAL:
+		return ""
+	case behind > slot.RetainedBytes/2 && oldest != nil:
+		return waitsForTransaction
+	case behind > slot.RetainedBytes/2:
+		return ""
+	}
+	return "lag"
+}
+
+func backendStatus(b *catalog.Backend) *web.Backend {
+	if b == nil {
+		return nil
+	}
+	s := &web.Backend{PID: b.PID, Application: known(b.Application), State: known(b.State)}
+	if b.Open > 0 {
+		s.Seconds = web.Known(b.Open.Seconds())
+	}
 	return s
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
 	"github.com/millrace/millrace/web"
 )
 
@@ -86,6 +87,7 @@ func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
 		}
 	}
 	st := recordStatus(j, cp, rt, alive)
+	st.Destination.Server = known(s.target.Redacted())
 	addSource(ctx, s, st, j, cp)
 	return st, nil
 }
@@ -229,7 +231,12 @@ func addSource(ctx context.Context, s *settings, st *web.Status, j *record.Job, 
 		s.log.Warn("the source can't be asked", "cause", session.Wrap("read the source's state", millrace.PeerSource, err))
 		return
 	}
-	st.Source = sourceStatus(j.Slot, server, position, slot)
+	var oldest *catalog.Backend
+	if oldest, err = catalog.OldestTransaction(ctx, conn); err != nil {
+		s.log.Warn("the source's transactions can't be read", "cause", err)
+	}
+	st.Source = sourceStatus(j.Slot, server, position, slot, oldest)
+	st.Source.Server = known(s.source.Redacted())
 	if j.ConsistentFrom != 0 && cp.Acked != 0 && server.SystemID == j.SystemID {
 		behind := max(int64(position)-int64(cp.Acked), 0)
 		st.Lag.Bytes = &behind
@@ -266,12 +273,17 @@ func statusText(st *web.Status, now time.Time) string {
 	if st.LoadStarted != nil {
 		add("load started", fmt.Sprintf("%s (the source's xmin is held since then)", st.LoadStarted))
 	}
+	add("first load", loadText(st.Load))
 	add("lag", lagText(st.Lag))
+	add("waits for", waitsText(st.Lag))
+	add("rates", ratesText(st.Rates))
 	rows = append(rows,
-		[]string{"source", fmt.Sprintf("at %s, system %s, timeline %s", unknown(st.Source.CurrentLSN),
+		[]string{"source", named(st.Source.Server) + fmt.Sprintf("at %s, system %s, timeline %s", unknown(st.Source.CurrentLSN),
 			unknown(st.Source.SystemID), unknown(st.Source.Timeline))},
-		[]string{"slot", slotText(&st.Source)},
-		[]string{"destination", fmt.Sprintf("holds %s, applied %s, consistent from %s", unknown(st.Destination.AckedLSN),
+		[]string{"slot", slotText(&st.Source)})
+	add("held by", heldByText(&st.Source))
+	rows = append(rows,
+		[]string{"destination", named(st.Destination.Server) + fmt.Sprintf("holds %s, applied %s, consistent from %s", unknown(st.Destination.AckedLSN),
 			unknown(st.Destination.CommittedLSN), unknown(st.Destination.ConsistentFrom))})
 	if st.Fallbacks != nil && *st.Fallbacks > 0 {
 		add("row path", count(*st.Fallbacks)+" transactions")
@@ -309,11 +321,67 @@ func lagText(l relay.Lag) string {
 	if len(known) == 0 {
 		return "unknown"
 	}
-	s := strings.Join(known, ", ")
-	if l.WaitsFor != nil && *l.WaitsFor != "nothing" {
-		s += " (waits for " + *l.WaitsFor + ")"
+	return strings.Join(known, ", ")
+}
+
+// waitsText is nothing where nothing is waited for.
+func waitsText(l relay.Lag) string {
+	if l.WaitsFor == nil || *l.WaitsFor == waitsForNothing {
+		return ""
+	}
+	if l.WaitsDetail == nil {
+		return web.Waits(l)
+	}
+	return web.Waits(l) + ": " + *l.WaitsDetail
+}
+
+func ratesText(r web.Rates) string {
+	if r.Changes == nil || r.Applied == nil {
+		return ""
+	}
+	s := fmt.Sprintf("%s changes/s received, %s transactions/s applied", web.Rate(*r.Changes), web.Rate(*r.Applied))
+	if r.WAL != nil {
+		s += ", " + size(int64(*r.WAL)) + "/s of WAL at the source"
 	}
 	return s
+}
+
+func loadText(l *web.Load) string {
+	if l == nil || l.Phase == string(snapshot.PhaseDone) {
+		return ""
+	}
+	s := fmt.Sprintf("%s: %s rows, %s", l.Phase, count(l.Rows), size(l.Bytes))
+	if p := l.Percent(); p != nil {
+		s += fmt.Sprintf(", %d %%", *p)
+	}
+	if l.ETASeconds != nil {
+		s += ", " + span(time.Duration(*l.ETASeconds*float64(time.Second))) + " left"
+	}
+	return s
+}
+
+// heldByText says who holds much WAL.
+func heldByText(s *web.Source) string {
+	if s.WALHeldBy == nil {
+		return ""
+	}
+	if *s.WALHeldBy != waitsForTransaction || s.OldestTransaction == nil {
+		return "our lag holds most of the WAL"
+	}
+	o := s.OldestTransaction
+	b := catalog.Backend{PID: o.PID, Application: text(o.Application, func(s string) string { return s }),
+		State: text(o.State, func(s string) string { return s })}
+	if o.Seconds != nil {
+		b.Open = time.Duration(*o.Seconds * float64(time.Second))
+	}
+	return "a transaction at the source holds most of the WAL: " + backendText(&b)
+}
+
+func named(server *string) string {
+	if server == nil {
+		return ""
+	}
+	return *server + ", "
 }
 
 func slotText(s *web.Source) string {
@@ -330,6 +398,9 @@ func slotText(s *web.Source) string {
 	}
 	if s.SafeWALSizeBytes != nil {
 		line += ", lost after " + size(*s.SafeWALSizeBytes) + " more"
+		if s.SecondsUntilLost != nil {
+			line += " (" + span(time.Duration(*s.SecondsUntilLost*float64(time.Second))) + " at the present rate)"
+		}
 	}
 	if s.WALStatus != nil && *s.WALStatus != "reserved" && *s.WALStatus != "extended" {
 		line += ", WAL " + *s.WALStatus

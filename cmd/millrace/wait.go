@@ -259,7 +259,7 @@ func durableCommit(ctx context.Context, conn *pgx.Conn) error {
 	// A commit is flushed only if its transaction has written to the log; having
 	// a number is not enough. A message writes there and nowhere else.
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.pg_logical_emit_message(true, 'millrace', ''),
-		CASE WHEN pg_catalog.current_setting('synchronous_commit') = 'off'
+		CASE WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local')
 		     THEN pg_catalog.set_config('synchronous_commit', 'on', true) END`); err != nil {
 		return err
 	}
