@@ -41,7 +41,7 @@ var layers = map[string]string{
 	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication spool " +
 		"internal/rig/pgserver internal/crash",
 
-	"kafka/record": ". datum",
+	"kafka/record": ". datum catalog",
 
 	// Machinery of tests, benchmarks and the demo.
 	"bench":                    ". session catalog capture internal/rig/pgserver internal/rig/child",
@@ -87,7 +87,7 @@ var thirdParty = map[string]string{
 // testsOnly are modules that tests of any package may use beside those of the
 // list above.
 const testsOnly = "github.com/jackc/pgx/v5 github.com/twmb/franz-go github.com/jackc/pglogrepl github.com/google/go-cmp " +
-	"github.com/rogpeppe/go-internal pgregory.net/rapid go.uber.org/goleak golang.org/x/sync"
+	"github.com/rogpeppe/go-internal pgregory.net/rapid go.uber.org/goleak golang.org/x/sync github.com/hamba/avro/v2"
 
 func TestLayers(t *testing.T) {
 	listed := maps.Clone(layers)

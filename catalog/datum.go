@@ -12,7 +12,10 @@ func (t *Type) Datum() *datum.Type {
 	}
 	d := &datum.Type{
 		OID: t.OID, Schema: t.Schema, Name: t.Name, Kind: t.Kind, Delim: t.Delim, Extension: t.Extension,
-		Base: t.Base.Datum(), BaseMod: t.BaseMod, Elem: t.Elem.Datum(), Range: t.RangeOver.Datum(), Labels: t.EnumLabels,
+		Base: t.Base.Datum(), BaseMod: t.BaseMod, Elem: t.Elem.Datum(), Range: t.RangeOver.Datum(),
+	}
+	if t.Kind == 'e' {
+		d.Labels = t.EnumLabels
 	}
 	for i := range t.Fields {
 		f := &t.Fields[i]
