@@ -50,8 +50,8 @@ func (l *load) helpStandbySlot(ctx context.Context) (last string) {
 		defer primary.Close(context.WithoutCancel(ctx))
 	}
 	began := time.Now()
-	for pause := 200 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		if primary != nil && err == nil {
+	for pause := 200 * time.Millisecond; ; pause = min(2*pause, 3*time.Second) {
+		if primary != nil { // what was refused may have been granted meanwhile
 			_, err = primary.Exec(ctx, standbySnapshotSQL)
 		}
 		if err != nil && ctx.Err() == nil {

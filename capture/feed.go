@@ -20,6 +20,7 @@ type feed struct {
 	src    *Source
 	stream *replication.Stream
 	guard  *timelineGuard // nil unless the source is a standby
+	line   int32          // timeline
 	queue  *queue
 	asm    *assembler
 	rels   relations
@@ -42,6 +43,7 @@ func (s *Source) newFeed(stream *replication.Stream, history *millrace.History, 
 	f := &feed{
 		src:       s,
 		stream:    stream,
+		line:      history.Timeline,
 		queue:     newQueue(s.opt.MaxInflight/2, from.Acked),
 		truncated: make(chan struct{}, 1),
 		sightings: make(chan *sighting),

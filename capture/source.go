@@ -142,6 +142,15 @@ func (s *Source) Queued() bool {
 	return f != nil && f.queue.queued()
 }
 
+// Timeline is the one that the stream comes from, 0 before Start.
+func (s *Source) Timeline() int32 {
+	f := s.current()
+	if f == nil {
+		return 0
+	}
+	return f.line
+}
+
 // Ack reports the position to the server, soon.
 func (s *Source) Ack(durable millrace.LSN) {
 	for {

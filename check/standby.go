@@ -24,10 +24,38 @@ func (c *checker) checkStandby(ctx context.Context) error {
 	for _, f := range warnings {
 		c.warn(f.Subject, f.Cure, "%s", f.Text)
 	}
-	if c.loading() && c.Source.Hosts() < 2 {
-		c.warn("source", "name the primary as a further host of the connection string, with target_session_attrs=standby, and on the primary: "+
-			"GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO "+millrace.QuoteIdent(c.server.Role),
-			"it is a standby: creating the slot waits for a record that an idle primary does not write")
+	if c.loading() && len(problems) == 0 {
+		return c.checkPrimary(ctx)
+	}
+	return nil
+}
+
+// checkPrimary looks whether the primary can be asked for what a new slot on its
+// standby waits for.
+func (c *checker) checkPrimary(ctx context.Context) error {
+	grant := "on the primary: GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO " + millrace.QuoteIdent(c.server.Role)
+	const waits = "creating the slot on a standby waits for a record that an idle primary does not write"
+	if c.Source.Hosts() < 2 {
+		c.warn("source", "name the primary as a further host of the connection string, with target_session_attrs=standby, and "+grant, waits)
+		return nil
+	}
+	conn, err := c.Source.Primary().Connect(ctx, session.Check)
+	if err != nil {
+		c.warn("source", "let the role connect to the primary, or SELECT pg_log_standby_snapshot() there when it is time", "%s, and the primary could not be asked: %v", waits, err)
+		return nil
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var level string
+	var may bool
+	err = conn.QueryRow(ctx, `SELECT current_setting('wal_level'), has_function_privilege('pg_log_standby_snapshot()', 'EXECUTE')`).Scan(&level, &may)
+	if err != nil {
+		return session.Wrap("read the primary", millrace.PeerSource, err)
+	}
+	if level != "logical" {
+		c.problem("source", "on the primary: ALTER SYSTEM SET wal_level = logical, and restart it", "wal_level of its primary is %s, not logical", level)
+	}
+	if !may {
+		c.warn("source", grant, "%s, and role %s may not ask for it", waits, c.server.Role)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestStandby(t *testing.T) {
 	from := func(url string) { b.Source = session.Static(millrace.PeerSource, url, b.Job) }
 	from(standby.URLAs("reader", "", b.src.Name))
 	delay := "?source: max_standby_streaming_delay is 30s: a first load that is in the way of replay for longer"
-	idle := `?source: it is a standby: creating the slot waits for a record that an idle primary does not write => name the primary as a further host ` +
+	idle := `?source: creating the slot on a standby waits for a record that an idle primary does not write => name the primary as a further host ` +
 		`of the connection string, with target_session_attrs=standby, and on the primary: GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO "reader"`
 	b.expect(t, []string{
 		fmt.Sprintf(`!publication millrace_JOB: does not exist, and can't be created on a standby => on the primary: CREATE PUBLICATION "millrace_%s"`, b.Job),
@@ -34,6 +34,12 @@ func TestStandby(t *testing.T) {
 	from(rig.URLs(b.src.Name, "standby", primary, standby))
 	standby.Configure(t, "max_standby_streaming_delay=-1")
 	standby.Reload(t)
+	b.expect(t, nil)
+	from(fmt.Sprintf("host=127.0.0.1,127.0.0.1 port=%d,%d user=reader dbname=%s target_session_attrs=standby sslmode=disable", primary.Port(), standby.Port(), b.src.Name))
+	b.expect(t, []string{"?source: creating the slot on a standby waits for a record that an idle primary does not write, and role reader may not ask for it " +
+		`=> on the primary: GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO "reader"`})
+	b.src.SQL(t, "GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO reader")
+	standby.AwaitReplay(t, primary)
 	b.expect(t, nil)
 	standby.SQL(t, "postgres", "ALTER SYSTEM SET primary_slot_name = ''") // over what pg_basebackup wrote
 	standby.Configure(t, "hot_standby_feedback=off")
@@ -52,6 +58,18 @@ func TestStandby(t *testing.T) {
 		"!source: it is a standby that does not stream from a primary",
 		"?source: it is a standby without primary_slot_name",
 	})
+}
+
+// TestStandbyOfPrimaryWithoutLogical: only the primary knows what it logs.
+func TestStandbyOfPrimaryWithoutLogical(t *testing.T) {
+	b := newBed(t, "", "")
+	primary := rig.Start(t, 18, "wal_level=replica")
+	b.src = primary.NewDB(t)
+	b.src.Script(t, plain+"CREATE PUBLICATION "+b.Publication+" FOR TABLE t")
+	standby := rig.Standby(t, primary, "wal_level=logical", "max_standby_streaming_delay=-1")
+	standby.AwaitReplay(t, primary)
+	b.Source = session.Static(millrace.PeerSource, rig.URLs(b.src.Name, "standby", primary, standby), b.Job)
+	b.expect(t, []string{"!source: wal_level of its primary is replica, not logical => on the primary: ALTER SYSTEM SET wal_level = logical, and restart it"})
 }
 
 // TestOldStandby is one that can't be decoded from.

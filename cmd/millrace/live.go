@@ -39,7 +39,15 @@ func (r *runner) status() *web.Status {
 		return st
 	}
 	if st.Source.SystemID == nil {
-		st.Source.SystemID, st.Source.Timeline = &j.SystemID, &j.Timeline
+		st.Source.SystemID = &j.SystemID
+	}
+	if st.Source.Timeline == nil && e != nil {
+		if line := e.source.Timeline(); line != 0 {
+			st.Source.Timeline = &line
+		}
+	}
+	if st.Source.Timeline == nil {
+		st.Source.Timeline = &j.Timeline
 	}
 	st.LoadStarted = loadStarted(j)
 	st.Destination = destinationStatus(j, cp)

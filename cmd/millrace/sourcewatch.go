@@ -224,7 +224,10 @@ func (w *sourceWatch) confirmedAge() *float64 {
 func sourceStatus(name string, server *catalog.Server, position millrace.LSN, slot *catalog.Slot, oldest *catalog.Backend) web.Source {
 	s := web.Source{Slot: name, CurrentLSN: web.KnownLSN(position), OldestTransaction: backendStatus(oldest)}
 	if server != nil {
-		s.SystemID, s.Timeline = &server.SystemID, &server.Timeline
+		s.SystemID = &server.SystemID
+		if !server.InRecovery { // where SQL shows the timeline of the last restart point
+			s.Timeline = &server.Timeline
+		}
 		if server.MaxSlotWALKeep >= 0 {
 			s.MaxSlotWALKeepBytes = &server.MaxSlotWALKeep
 		}

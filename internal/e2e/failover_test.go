@@ -24,58 +24,68 @@ func withFailover(t *testing.T, major int) (p *pair, standby *rig.Postgres) {
 // job goes on there, and loses nothing.
 func TestFailover(t *testing.T) {
 	t.Parallel()
+	rounds := 1
+	if full() {
+		rounds = 10
+	}
 	for _, major := range []int{17, 18} {
 		t.Run(fmt.Sprint(major), func(t *testing.T) {
 			t.Parallel()
-			p, standby := withFailover(t, major)
-			primary := p.source.Server
-			primary.HoldBack(t, standby)
-			p.Start(t, "--bootstrap")
-			p.sync(t)
-			standby.AwaitSlotCopy(t, primary, p.slotName())
-			if r := p.Run(t, "check"); r.Code != blackbox.Done || strings.Contains(r.Stdout, "failover") || strings.Contains(r.Stdout, "standby") {
-				t.Errorf("check: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+			for range rounds {
+				failOver(t, major)
 			}
-			p.moveMoney(t, 30)
-			p.sync(t)
-			early := p.history(t) + p.position(t)
-			// It writes until the primary is gone.
-			ended := make(chan int)
-			go func() {
-				for n := 0; ; n++ {
-					sql := fmt.Sprintf("BEGIN; INSERT INTO events VALUES (%d, 'under load'); UPDATE t SET v = v + 1 WHERE id = %d; COMMIT", n, 1+n%100)
-					if _, err := primary.TryQuery(p.source.Name, sql); err != nil {
-						ended <- n
-						return
-					}
-				}
-			}()
-			rig.Eventually(t, patience, func() bool {
-				return p.target.Query(t, "SELECT count(*) > 50 FROM events") == "t"
-			}, "the load arrives")
-			primary.Kill(t)
-			written := <-ended
-			standby.Promote(t)
-			p.goesTo(standby)
-			p.source.SQL(t, "INSERT INTO events SELECT i, 'after' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
-			p.moveMoney(t, 60)
-			p.sync(t)
-			p.equal(t)
-			t.Logf("%d transactions were committed at the old primary, %s of them are at the new one", written,
-				p.source.Query(t, "SELECT count(*) FROM events WHERE what = 'under load'"))
-			if got := p.record(t, "timeline"); got != "2" {
-				t.Errorf("the record is on timeline %s, want 2", got)
-			}
-			p.ask(t, http.StatusOK, "lsn", early)
-			p.ask(t, http.StatusOK, "lsn", p.history(t)+p.position(t))
-			head := strings.Split(p.history(t), ":")
-			p.ask(t, http.StatusConflict, "lsn", head[0]+":1:"+head[2]+":"+p.position(t))
-			if p.Run(t, "check").Code != blackbox.Done {
-				t.Error("check after the promotion")
-			}
-			p.finish(t)
 		})
 	}
+}
+
+func failOver(t *testing.T, major int) {
+	p, standby := withFailover(t, major)
+	primary := p.source.Server
+	primary.HoldBack(t, standby)
+	p.Start(t, "--bootstrap")
+	p.sync(t)
+	standby.AwaitSlotCopy(t, primary, p.slotName())
+	if r := p.Run(t, "check"); r.Code != blackbox.Done || strings.Contains(r.Stdout, "failover") || strings.Contains(r.Stdout, "standby") {
+		t.Errorf("check: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	p.moveMoney(t, 30)
+	p.sync(t)
+	early := p.history(t) + p.position(t)
+	// It writes until the primary is gone.
+	ended := make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			sql := fmt.Sprintf("BEGIN; INSERT INTO events VALUES (%d, 'under load'); UPDATE t SET v = v + 1 WHERE id = %d; COMMIT", n, 1+n%100)
+			if _, err := primary.TryQuery(p.source.Name, sql); err != nil {
+				ended <- n
+				return
+			}
+		}
+	}()
+	rig.Eventually(t, patience, func() bool {
+		return p.target.Query(t, "SELECT count(*) > 50 FROM events") == "t"
+	}, "the load arrives")
+	primary.Kill(t)
+	written := <-ended
+	standby.Promote(t)
+	p.goesTo(standby)
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'after' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
+	p.moveMoney(t, 60)
+	p.sync(t)
+	p.equal(t)
+	t.Logf("%d transactions were committed at the old primary, %s of them are at the new one", written,
+		p.source.Query(t, "SELECT count(*) FROM events WHERE what = 'under load'"))
+	if got := p.record(t, "timeline"); got != "2" {
+		t.Errorf("the record is on timeline %s, want 2", got)
+	}
+	p.ask(t, http.StatusOK, "lsn", early)
+	p.ask(t, http.StatusOK, "lsn", p.history(t)+p.position(t))
+	head := strings.Split(p.history(t), ":")
+	p.ask(t, http.StatusConflict, "lsn", head[0]+":1:"+head[2]+":"+p.position(t))
+	if p.Run(t, "check").Code != blackbox.Done {
+		t.Error("check after the promotion")
+	}
+	p.finish(t)
 }
 
 // TestFailoverBehind: the standby that is promoted lacks what was delivered.

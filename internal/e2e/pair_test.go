@@ -217,7 +217,7 @@ func (p *pair) get(t *testing.T, path string, query url.Values) (code int, body 
 	return resp.StatusCode, string(b)
 }
 
-// status is one member of /status.
+// status is one member of /status; a dot leads into a member.
 func (p *pair) status(t *testing.T, member string) string {
 	t.Helper()
 	_, body := p.get(t, "/status", nil)
@@ -225,10 +225,15 @@ func (p *pair) status(t *testing.T, member string) string {
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		t.Fatalf("/status: %v\n%s", err, body)
 	}
-	if all[member] == nil {
+	outer, inner, nested := strings.Cut(member, ".")
+	value := all[outer]
+	if nested {
+		value = value.(map[string]any)[inner]
+	}
+	if value == nil {
 		return ""
 	}
-	return fmt.Sprint(all[member])
+	return fmt.Sprint(value)
 }
 
 // metric sums a metric over its labels.

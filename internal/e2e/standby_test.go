@@ -61,6 +61,12 @@ func TestStandbySource(t *testing.T) {
 			if n := p.slot(t, "1"); n != "" {
 				t.Error("there is a slot on the primary")
 			}
+			if r := p.Run(t, "cleanup", "--yes"); r.Code != blackbox.Done {
+				t.Errorf("cleanup: exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+			}
+			if n := standby.Query(t, "postgres", "SELECT count(*) FROM pg_replication_slots"); n != "0" {
+				t.Errorf("cleanup leaves %s slots", n)
+			}
 		})
 	}
 }
@@ -162,4 +168,51 @@ func TestInvalidatedSlotOnStandby(t *testing.T) {
 	}
 	wants(t, "the reason", r.reason, "rows_removed")
 	wants(t, "the hint", r.hint, "bootstrap --restart-snapshot --yes")
+	again := func(want int) string {
+		t.Helper()
+		res := p.Run(t, "bootstrap", "--restart-snapshot", "--yes")
+		if res.Code != want {
+			t.Errorf("exit code %d, want %d\n%s", res.Code, want, res.Stderr)
+		}
+		return res.Stderr
+	}
+	wants(t, "without feedback", again(blackbox.No), "hot_standby_feedback = off", "ALTER SYSTEM SET hot_standby_feedback = on")
+	standby.Configure(t, "hot_standby_feedback=on")
+	standby.Reload(t)
+	again(blackbox.Done)
+	p.Start(t)
+	p.finish(t)
+}
+
+// TestSourceFollowsAnotherPrimary: the source is a standby behind a standby that
+// is promoted. It stays one, and goes over to the new timeline.
+func TestSourceFollowsAnotherPrimary(t *testing.T) {
+	t.Parallel()
+	for _, major := range []int{16, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			primary, middle := rig.Pair(t, major)
+			last := rig.Standby(t, middle)
+			p := newPair(t, plan{source: primary, schema: eventsSchema, options: func(o *blackbox.Options, p *pair) {
+				o.SourceURL = rig.URLs(p.source.Name, "standby", primary, last)
+			}})
+			last.AwaitReplay(t, primary)
+			p.Start(t, "--bootstrap")
+			p.source.SQL(t, "INSERT INTO events SELECT i, 'before' FROM generate_series(1, 100) i")
+			p.sync(t)
+			primary.Stop(t)
+			middle.Promote(t)
+			p.goesTo(middle)
+			p.source.SQL(t, "INSERT INTO events SELECT i, 'after' FROM generate_series(1, 100) i; UPDATE t SET v = v + 1")
+			p.sync(t)
+			p.equal(t)
+			if got := p.record(t, "timeline") + " " + p.status(t, "source.timeline"); got != "2 2" {
+				t.Errorf("the record and /status are on timeline %s, want 2", got)
+			}
+			p.Kill(t)
+			p.source.SQL(t, "INSERT INTO events SELECT i, 'later' FROM generate_series(1, 100) i")
+			p.Start(t)
+			p.finish(t)
+		})
+	}
 }
