@@ -17,7 +17,11 @@ import (
 
 func main() {
 	ctx := catchSignals()
-	os.Exit(Main(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	args := os.Args[1:]
+	if asConnector(os.Args[0]) {
+		args = append([]string{"connector"}, args...)
+	}
+	os.Exit(Main(ctx, args, os.Stdout, os.Stderr))
 }
 
 // Main runs one command line and returns the exit code.

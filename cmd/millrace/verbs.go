@@ -11,6 +11,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.statusCommand(),
 		a.waitCommand(),
 		a.cleanupCommand(),
+		a.connectorCommand(),
 		a.demoCommand(),
 		a.completionCommand(),
 		a.docsCommand(),

@@ -1,0 +1,169 @@
+package airbyte
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/datum"
+)
+
+// changes writes the records of a transaction, a part of one, or a chunk.
+func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
+	at, lsn := t.Time, t.End
+	if t.Chunk != nil {
+		at, lsn = time.Now(), t.Chunk.Upto
+	}
+	s.stamp.set(lsn, at, time.Now())
+	for i := range t.Changes {
+		c := &t.Changes[i]
+		if c.Op == millrace.Truncate {
+			if err := s.truncated(t, c); err != nil {
+				return err
+			}
+			continue
+		}
+		if c.Rel == nil {
+			continue
+		}
+		st := s.streams[c.Rel.Name]
+		if st == nil || t.Chunk == nil && s.skips(st, t) {
+			continue
+		}
+		if err := s.change(ctx, st, c); err != nil {
+			var e *millrace.Error
+			if errors.As(err, &e) && e.LSN == 0 {
+				e.LSN = t.Commit
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// skips tells whether a change of the stream is not to be written: the
+// destination has it, or the table's first chunk will.
+func (s *Sink) skips(st *stream, t *millrace.Txn) bool {
+	return t.Commit < st.Skip || st.fresh() && t.Commit < s.opt.Start
+}
+
+// fresh tells whether no row of the table was read yet. A chunk's snapshot sees
+// all that was delivered before it and comes after the start of this run.
+func (st *stream) fresh() bool { return len(st.state.Load) == 0 }
+
+func (s *Sink) change(ctx context.Context, st *stream, c *millrace.Change) error {
+	if st.enc == nil || st.enc.rel != c.Rel {
+		if err := s.describe(ctx, st, c.Rel); err != nil {
+			return err
+		}
+	}
+	if !st.running {
+		st.running = true
+		if err := s.opt.Writer.Status(st.Stream.Stream.Descriptor(), "RUNNING"); err != nil {
+			return writeError(err)
+		}
+	}
+	if c.Op == millrace.Delete {
+		return s.record(st, c.Old, true, !c.OldFull)
+	}
+	row := c.New
+	if c.Op == millrace.Update && c.Old != nil && st.keyChanged(c) {
+		if err := s.record(st, c.Old, true, !c.OldFull); err != nil {
+			return err
+		}
+	}
+	if slices.ContainsFunc(row, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged }) {
+		var err error
+		if row, err = s.complete(ctx, c); err != nil {
+			return err
+		}
+	}
+	return s.record(st, row, false, false)
+}
+
+// keyChanged compares the columns of the stream's key.
+func (st *stream) keyChanged(c *millrace.Change) bool {
+	for _, i := range st.key {
+		a, b := c.Old[i], c.New[i]
+		if b.Kind != millrace.Unchanged && (a.Kind != b.Kind || string(a.Raw) != string(b.Raw)) {
+			return true
+		}
+	}
+	return false
+}
+
+// complete gives the new row with the large values that were not sent: those of
+// the old row where that came whole, else as they are at the source now.
+func (s *Sink) complete(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
+	row := slices.Clone(c.New)
+	if c.OldFull {
+		for i := range row {
+			if row[i].Kind == millrace.Unchanged {
+				row[i] = c.Old[i]
+			}
+		}
+		return row, nil
+	}
+	now, err := s.opt.Fetch(ctx, c)
+	if err != nil || now == nil {
+		return row, err
+	}
+	for i := range row {
+		if row[i].Kind == millrace.Unchanged && i < len(now) {
+			row[i] = now[i]
+		}
+	}
+	return row, nil
+}
+
+func (s *Sink) record(st *stream, row millrace.Row, deleted, keysOnly bool) (err error) {
+	if s.lines, err = st.enc.appendRecord(s.lines, row, &s.stamp, deleted, keysOnly); err != nil {
+		return err
+	}
+	s.records++
+	st.records++
+	if len(s.lines) >= linesKept {
+		return s.put()
+	}
+	return nil
+}
+
+// describe makes the encoder of a relation's shape.
+func (s *Sink) describe(ctx context.Context, st *stream, rel *millrace.Relation) error {
+	types := make(map[string]*datum.Type, len(rel.Columns))
+	for i := range rel.Columns {
+		t, err := s.opt.Type(ctx, &rel.Columns[i])
+		if err != nil {
+			return err
+		}
+		types[rel.Columns[i].Name] = t
+	}
+	st.key = st.key[:0]
+	for i := range rel.Columns {
+		if slices.Contains(st.Key, rel.Columns[i].Name) {
+			st.key = append(st.key, i)
+		}
+	}
+	lookUp := func(c *millrace.Column) *datum.Type { return types[c.Name] }
+	st.enc = newEncoder(st.Stream.Stream.Descriptor(), rel, lookUp, st.only, s.opt.Config.Style(), s.opt.Config.Decimal == DecimalNumber)
+	return nil
+}
+
+// truncated judges a TRUNCATE: the protocol has no word for it.
+func (s *Sink) truncated(t *millrace.Txn, c *millrace.Change) error {
+	if t.Chunk != nil {
+		return nil // the table is about to be read again, all of it
+	}
+	for _, rel := range c.Truncated.Rels {
+		st := s.streams[rel.Name]
+		if st == nil || s.skips(st, t) || s.opt.Config.Truncate == TruncateIgnore {
+			continue
+		}
+		return &millrace.Error{Kind: millrace.KindData, Op: "write records", Peer: millrace.PeerSource, Table: rel.Name, LSN: t.Commit,
+			Err:  errors.New("was truncated, which the platform has no message for"),
+			Hint: "clear the stream's data and state at the platform, so that it is read again; or set truncate: ignore, and the platform keeps the rows"}
+	}
+	return nil
+}

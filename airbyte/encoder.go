@@ -1,0 +1,121 @@
+package airbyte
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/datum"
+)
+
+// field is a column that records have.
+type field struct {
+	column int    // in the relation
+	name   []byte // "name":
+	codec  *datum.Codec
+}
+
+// encoder writes the records of one relation as lines. It serves one goroutine.
+type encoder struct {
+	rel    *millrace.Relation
+	fields []field
+	head   []byte // up to the first member of data
+	cdc    bool   // with the members about the change
+	number bool   // decimals as numbers
+}
+
+// newEncoder makes the encoder of a stream's relation. Only the members that the
+// configured catalog has are written; nil: all.
+func newEncoder(d Descriptor, rel *millrace.Relation, types func(*millrace.Column) *datum.Type, only map[string]bool,
+	style datum.Style, number bool,
+) *encoder {
+	e := &encoder{rel: rel, number: number, cdc: only == nil || only[MemberLSN]}
+	e.head = append(e.head, `{"type":"RECORD","record":{`...)
+	if d.Namespace != "" {
+		e.head = append(appendName(append(e.head, `"namespace":`...), d.Namespace), ',')
+	}
+	e.head = append(appendName(append(e.head, `"stream":`...), d.Name), `,"data":{`...)
+	for i := range rel.Columns {
+		c := &rel.Columns[i]
+		if only != nil && !only[c.Name] {
+			continue
+		}
+		e.fields = append(e.fields, field{column: i, name: append(appendName(nil, c.Name), ':'), codec: datum.NewCodec(types(c), c.Mod, style)})
+	}
+	return e
+}
+
+// stamp is what the records of one transaction share.
+type stamp struct {
+	lsn     millrace.LSN
+	updated []byte // "2024-02-29T10:34:56.789012Z", quoted
+	emitted int64  // milliseconds since 1970
+}
+
+func (s *stamp) set(lsn millrace.LSN, at, now time.Time) {
+	s.lsn, s.emitted = lsn, now.UnixMilli()
+	s.updated = at.UTC().AppendFormat(append(s.updated[:0], '"'), "2006-01-02T15:04:05.000000Z")
+	s.updated = append(s.updated, '"')
+}
+
+// appendRecord appends one line. Of a deleted row with keysOnly, only the columns
+// of the replica identity are known; the others are left out.
+func (e *encoder) appendRecord(b []byte, row millrace.Row, s *stamp, deleted, keysOnly bool) ([]byte, error) {
+	b = append(b, e.head...)
+	first := true
+	for i := range e.fields {
+		f := &e.fields[i]
+		v := row[f.column]
+		if keysOnly && v.Kind == millrace.Null || v.Kind == millrace.Unchanged {
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(b, f.name...)
+		from := len(b)
+		var err error
+		if b, err = f.codec.AppendJSON(b, v); err != nil {
+			return b, &millrace.Error{Kind: millrace.KindData, Op: "write a record", Peer: millrace.PeerSource, Table: e.rel.Name,
+				Column: e.rel.Columns[f.column].Name, Err: err, Hint: hintOfValue(err)}
+		}
+		if e.number && f.codec.Schema.Format == "number" {
+			b = bareNumber(b, from)
+		}
+	}
+	if e.cdc {
+		b = e.appendChange(b, s, deleted, first)
+	}
+	b = append(b, `},"emitted_at":`...)
+	b = strconv.AppendInt(b, s.emitted, 10)
+	return append(b, '}', '}', '\n'), nil
+}
+
+func (e *encoder) appendChange(b []byte, s *stamp, deleted, first bool) []byte {
+	if !first {
+		b = append(b, ',')
+	}
+	b = append(b, `"`+MemberLSN+`":`...)
+	b = strconv.AppendUint(b, uint64(s.lsn), 10)
+	b = append(append(b, `,"`+MemberUpdated+`":`...), s.updated...)
+	b = append(b, `,"`+MemberDeleted+`":`...)
+	if deleted {
+		return append(b, s.updated...)
+	}
+	return append(b, "null"...)
+}
+
+// bareNumber takes the quotes off a decimal at the end of b, if it is a number.
+func bareNumber(b []byte, from int) []byte {
+	if b[from] != '"' || b[len(b)-2] < '0' || b[len(b)-2] > '9' { // null, NaN, Infinity
+		return b
+	}
+	copy(b[from:], b[from+1:len(b)-1])
+	return b[:len(b)-2]
+}
+
+func hintOfValue(err error) string {
+	return fmt.Sprintf("take the column out of the publication's column list or the table out of the catalog, or correct the value (%v)", err)
+}

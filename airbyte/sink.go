@@ -1,0 +1,332 @@
+package airbyte
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/datum"
+)
+
+// A state is written at the end of a transaction once so much was written since
+// the last one, and in a continuous run whenever nothing more is waiting.
+const (
+	stateRecords = 10_000
+	stateEvery   = 5 * time.Second
+	idleEvery    = 10 * time.Second // of a position that moves without records
+	linesKept    = 256 << 10        // bytes of records that are gathered
+)
+
+// Selected is a table that is read: its stream, and the table as it is now.
+type Selected struct {
+	Stream   *ConfiguredStream
+	OID      uint32
+	Filenode uint32
+	Shape    string // ShapeHash
+	Key      []string
+	Full     bool // a full refresh
+	// Skip: transactions whose commit record lies below it are in the
+	// destination already.
+	Skip millrace.LSN
+}
+
+// Options say what a Sink writes.
+type Options struct {
+	Writer *Writer
+	Config *Config
+	Tables []Selected
+	State  *State
+	// From is the position that is proved: that of the state, or the slot's.
+	From millrace.Checkpoint
+	// Start is the source's position now. What was committed before it of a
+	// table that was not read at all yet is left to its first chunk.
+	Start millrace.LSN
+	// Until ends the run once all that was committed before it is written and
+	// all tables are read; zero: never.
+	Until millrace.LSN
+	// OnReached is called then.
+	OnReached func()
+	// Type describes a column's type.
+	Type func(context.Context, *millrace.Column) (*datum.Type, error)
+	// Fetch reads the row of a change as it is now, since unchanged large values
+	// of it were not sent. Nil and no error: it is gone, and a later change says so.
+	Fetch func(context.Context, *millrace.Change) (millrace.Row, error)
+	Log   *slog.Logger
+}
+
+// Sink implements millrace.Sink: transactions become records and states.
+type Sink struct {
+	opt     Options
+	streams map[millrace.TableName]*stream
+	order   []*stream // as in the catalog
+
+	// Of the goroutine that writes:
+	lines    []byte
+	stamp    stamp
+	position millrace.LSN // all before it was written
+	stated   millrace.LSN // the position of the last state
+	records  int64        // since the last state
+	dirty    bool         // a mark changed since
+	open     bool         // inside a transaction
+	last     time.Time    // of the last state
+	reached  bool
+
+	mu      sync.Mutex
+	history millrace.History
+	written millrace.LSN // position, for Durable
+	moved   chan struct{}
+	sent    int64   // STATE messages
+	acked   int64   // of them
+	pending []proof // those behind
+}
+
+// proof says which position a STATE message proves.
+type proof struct {
+	n  int64
+	at millrace.LSN
+}
+
+// stream is a table that is read.
+type stream struct {
+	Selected
+	name    millrace.TableName
+	only    map[string]bool
+	state   *tableState
+	enc     *encoder
+	key     []int // the key's columns in the relation of enc
+	running bool  // RUNNING was said
+	records int64 // since the last state
+}
+
+// NewSink makes a Sink.
+func NewSink(opt Options) *Sink {
+	s := &Sink{opt: opt, streams: map[millrace.TableName]*stream{}, moved: make(chan struct{}),
+		position: opt.From.End, stated: opt.From.End, written: opt.From.End, history: opt.From.History, last: time.Now()}
+	for _, t := range opt.Tables {
+		st := &stream{Selected: t, name: t.Stream.Stream.Table(), only: t.Stream.properties()}
+		st.state = opt.State.Tables[st.name]
+		if st.state == nil || st.state.OID != t.OID || st.state.Shape != t.Shape && st.state.Filenode != t.Filenode {
+			st.state = &tableState{} // new, made anew, or rewritten: read it from its beginning
+		}
+		if t.Full && !sameRefresh(st.state, t.Stream.GenerationID) {
+			st.state = &tableState{}
+		}
+		st.state.Generation = nil
+		if t.Full {
+			st.state.Generation = t.Stream.GenerationID
+		}
+		st.state.OID, st.state.Filenode, st.state.Shape = t.OID, t.Filenode, t.Shape
+		s.streams[st.name] = st
+		s.order = append(s.order, st)
+	}
+	return s
+}
+
+// Open implements millrace.Sink. It gives what was written: after a lost
+// connection the stream goes on there.
+func (s *Sink) Open(context.Context) (millrace.Checkpoint, error) {
+	cp := s.opt.From
+	cp.End, cp.Acked = s.position, s.position
+	if cp.End > 0 {
+		cp.Commit = cp.End - 1 // all commit records before it were seen
+	}
+	cp.Tables = map[millrace.TableName]millrace.Mark{}
+	for _, st := range s.order {
+		if !st.Full && !st.state.done() {
+			cp.Tables[st.name] = millrace.Mark{OID: st.OID, State: st.state.Load, Rows: st.state.Rows}
+		}
+	}
+	if s.open { // its records can't be taken back, and would stand twice before the next state
+		return cp, &millrace.Error{Kind: millrace.KindData, Op: "stream", Peer: millrace.PeerSource,
+			Err: errors.New("the connection was lost inside of a transaction"), Hint: "start the connector again: it goes on at the last state"}
+	}
+	return cp, nil
+}
+
+// Write implements millrace.Sink.
+func (s *Sink) Write(ctx context.Context, t *millrace.Txn) error {
+	defer t.Release()
+	if t.From != nil {
+		s.mu.Lock()
+		s.history = *t.From
+		s.mu.Unlock()
+	}
+	if t.Idle() {
+		s.position = max(s.position, t.End)
+		return s.advance(time.Since(s.last) >= idleEvery || t.Urgent && s.dirty)
+	}
+	s.open = true
+	if err := s.changes(ctx, t); err != nil {
+		return err
+	}
+	if !t.Last {
+		return nil
+	}
+	s.open = false
+	for name, m := range t.Marks {
+		s.mark(name, m)
+	}
+	if t.Chunk == nil {
+		s.position = max(s.position, t.End)
+	}
+	return s.advance(t.Chunk != nil || s.records >= stateRecords || time.Since(s.last) >= stateEvery)
+}
+
+// advance publishes the position, with a state if one is due, and ends the run
+// where that is wanted.
+func (s *Sink) advance(due bool) error {
+	done := s.opt.Until != 0 && !s.reached && s.position >= s.opt.Until && s.loaded()
+	if (due || done) && (s.records > 0 || s.dirty || s.position != s.stated) {
+		if err := s.state(); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	if s.position > s.written {
+		s.written = s.position
+		close(s.moved)
+		s.moved = make(chan struct{})
+	}
+	s.mu.Unlock()
+	if done {
+		s.reached = true
+		s.opt.OnReached()
+	}
+	return nil
+}
+
+// loaded tells whether all tables are read.
+func (s *Sink) loaded() bool {
+	return !slices.ContainsFunc(s.order, func(st *stream) bool { return !st.Full && !st.state.done() })
+}
+
+func (s *Sink) mark(name millrace.TableName, m millrace.Mark) {
+	st := s.streams[name]
+	if st == nil {
+		return
+	}
+	s.dirty = true
+	st.state.Load, st.state.Rows = json.RawMessage(m.State), m.Rows
+	if m.Done {
+		st.state.Load, st.state.Rows = loadDone, 0
+	}
+}
+
+// Flush implements millrace.Sink: nothing more is waiting.
+func (s *Sink) Flush() {
+	if s.open || s.opt.Config.Mode != ModeContinuous || s.records == 0 && !s.dirty {
+		_ = s.opt.Writer.Flush() // comes again at the next Write
+		return
+	}
+	_ = s.state() // likewise
+}
+
+// state writes the STATE of everything so far.
+func (s *Sink) state() error {
+	if err := s.put(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	var at *Shared
+	if s.history.System != "" {
+		at = &Shared{Format: formatVersion, System: s.history.System, Timeline: s.history.Timeline, LSN: s.position}
+	}
+	s.mu.Unlock()
+	var messages []*StateMessage
+	if at != nil && s.opt.Config.StateType == StateGlobal {
+		g := &GlobalState{Shared: at, Streams: []StreamState{}}
+		for _, st := range s.order {
+			g.Streams = append(g.Streams, StreamState{st.Stream.Stream.Descriptor(), st.state})
+		}
+		messages = append(messages, &StateMessage{Type: "GLOBAL", Global: g, Stats: &Stats{count(s.records)}})
+	} else {
+		for _, st := range s.order {
+			own := *st.state
+			own.Shared = at
+			messages = append(messages, &StateMessage{Type: "STREAM", Stream: &StreamState{st.Stream.Stream.Descriptor(), &own}, Stats: &Stats{count(st.records)}})
+		}
+	}
+	for i, m := range messages {
+		s.mu.Lock()
+		s.sent++
+		if i == len(messages)-1 {
+			s.pending = append(s.pending, proof{s.sent, s.position})
+		}
+		s.mu.Unlock()
+		if err := s.opt.Writer.Send(&Message{Type: "STATE", State: m}); err != nil {
+			return writeError(err)
+		}
+	}
+	for _, st := range s.order {
+		st.records = 0
+	}
+	s.records, s.dirty, s.stated, s.last = 0, false, s.position, time.Now()
+	return nil
+}
+
+func writeError(err error) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "write to stdout", Peer: millrace.PeerDestination, Err: err,
+		Hint: "whoever reads the connector's output has ended: look at its log"}
+}
+
+// put gives the gathered lines to the writer.
+func (s *Sink) put() error {
+	if len(s.lines) == 0 {
+		return nil
+	}
+	err := s.opt.Writer.Lines(s.lines)
+	s.lines = s.lines[:0]
+	if err != nil {
+		return writeError(err)
+	}
+	return nil
+}
+
+// Durable implements millrace.Sink: it gives what was written. Whether the
+// platform holds it is another question, which Prove answers to the source.
+func (s *Sink) Durable(ctx context.Context, after millrace.LSN) (millrace.LSN, error) {
+	for {
+		s.mu.Lock()
+		written, moved := s.written, s.moved
+		s.mu.Unlock()
+		if written > after {
+			return written, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return after, ctx.Err()
+		}
+	}
+}
+
+// Close implements millrace.Sink.
+func (s *Sink) Close() error { return nil }
+
+// Acknowledged takes the platform's word that it holds the first n STATE messages
+// of this run, and gives the position that proves.
+func (s *Sink) Acknowledged(n int64) (millrace.LSN, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bad := func(what string) error {
+		return configError("ack", errors.New(what), `acknowledge STATE messages of this process, counted from 1, in the order they were written: {"ack":n}`)
+	}
+	switch {
+	case n > s.sent:
+		return 0, bad("a STATE message that was not written yet")
+	case n < s.acked || n < 1:
+		return 0, bad("a number below the last one")
+	}
+	s.acked = n
+	var at millrace.LSN
+	for len(s.pending) > 0 && s.pending[0].n <= n {
+		at = s.pending[0].at
+		s.pending = s.pending[1:]
+	}
+	return at, nil
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/airbyte"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/check"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/session"
+)
+
+// connectorName is the name under which the program is the connector alone.
+const connectorName = "source-postgres-millrace"
+
+// asConnector tells whether the program was called by the connector's name.
+func asConnector(argv0 string) bool {
+	return strings.TrimSuffix(filepath.Base(argv0), ".exe") == connectorName
+}
+
+func (a *app) connectorCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "connector",
+		Short: "Speak a data platform's protocol on stdout",
+		Long: `Connector is a source connector in Airbyte's protocol, to be run by a data platform: one JSON
+message a line on stdout, and nothing else there. A copy of the program, or a link to it,
+that is named ` + connectorName + ` is the connector alone.
+
+All verbs but spec read their configuration from the JSON file behind --config, whose
+members spec describes.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.connectorSpec(), a.connectorCheck(), a.connectorDiscover(), a.connectorRead())
+	return c
+}
+
+func (a *app) connectorSpec() *cobra.Command {
+	return &cobra.Command{
+		Use:   "spec",
+		Short: "Describe the configuration",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return airbyte.NewWriter(a.stdout).Send(airbyte.Spec())
+		},
+	}
+}
+
+func (a *app) connectorCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Find everything that stands in the way of reading",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			w := airbyte.NewWriter(a.stdout)
+			status := airbyte.ConnectionStatus{Status: "SUCCEEDED"}
+			if err := a.checkConnector(c.Context(), w); err != nil {
+				status = airbyte.ConnectionStatus{Status: "FAILED", Message: inWords(err)}
+			}
+			return w.Send(&airbyte.Message{Type: "CONNECTION_STATUS", ConnectionStatus: &status})
+		},
+	}
+}
+
+func (a *app) checkConnector(ctx context.Context, w *airbyte.Writer) error {
+	k, err := a.newConnector(w)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	found, err := k.look(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range found.Warnings {
+		k.log.Warn(f.String(), "hint", f.Cure)
+	}
+	return problemsOf(found.Report)
+}
+
+// problemsOf makes one error of what a check has found.
+func problemsOf(r check.Report) error {
+	var errs []error
+	for _, f := range r.Problems {
+		errs = append(errs, &millrace.Error{Kind: millrace.KindConfig, Op: f.Subject, Err: errors.New(f.Text), Hint: f.Cure})
+	}
+	return errors.Join(errs...)
+}
+
+// inWords gives an error with its hints as one text, for those who see no other.
+func inWords(err error) string {
+	var lines []string
+	for _, one := range problems(err) {
+		line := oneLine(one.Error())
+		if hint := millrace.HintOf(one); hint != "" {
+			line += " (" + oneLine(hint) + ")"
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (a *app) connectorDiscover() *cobra.Command {
+	return &cobra.Command{
+		Use:   "discover",
+		Short: "List the tables that can be read",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			w := airbyte.NewWriter(a.stdout)
+			return a.fail(w, a.discover(c.Context(), w))
+		},
+	}
+}
+
+func (a *app) discover(ctx context.Context, w *airbyte.Writer) error {
+	k, err := a.newConnector(w)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	found, err := k.look(ctx)
+	if err != nil {
+		return err
+	}
+	if found.Server == nil {
+		return problemsOf(found.Report)
+	}
+	streams := make([]airbyte.Stream, 0, len(found.Tables))
+	for _, t := range found.Tables {
+		published := k.cfg.CreateSlot && found.Publication == nil || found.Publication != nil && found.Publication.Table(t.OID) != nil
+		streams = append(streams, k.cfg.Discover(t, published))
+	}
+	return w.Send(&airbyte.Message{Type: "CATALOG", Catalog: &airbyte.Catalog{Streams: streams}})
+}
+
+// fail tells the platform why a verb failed, and gives the exit code.
+func (a *app) fail(w *airbyte.Writer, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := "system_error"
+	switch millrace.KindOf(problems(err)[0]) {
+	case millrace.KindConfig, millrace.KindPreflight, millrace.KindResync:
+		kind = "config_error"
+	case millrace.KindRetry:
+		kind = "transient_error"
+	}
+	if e := w.Error(airbyte.TraceError{Message: inWords(err), InternalMessage: oneLine(err.Error()), FailureType: kind}); e != nil {
+		return &exit{exitFailed, errors.Join(err, e)}
+	}
+	return &exit{exitFailed, err}
+}
+
+// connector is what the connector's verbs share.
+type connector struct {
+	cfg      *airbyte.Config
+	out      *airbyte.Writer
+	log      *slog.Logger
+	source   *session.Endpoint
+	patterns catalog.Patterns
+	job      string
+	dir      string // of certificates; "" if there are none
+}
+
+// newConnector reads the configuration.
+func (a *app) newConnector(w *airbyte.Writer) (*connector, error) {
+	if a.config == "" {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "connector", Err: errors.New("--config is missing"), Hint: "give the JSON file that spec describes"}
+	}
+	data, err := os.ReadFile(a.config)
+	if err != nil {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "--config", Err: err, Hint: "correct the path"}
+	}
+	cfg, err := airbyte.ParseConfig(data)
+	if err != nil {
+		return nil, err
+	}
+	level := slog.LevelInfo
+	if a.verbose {
+		level = slog.LevelDebug
+	}
+	k := &connector{cfg: cfg, out: w, log: airbyte.NewLogger(w, level)}
+	var errs []error
+	if k.patterns, errs = catalog.ParsePatterns(cfg.Patterns()); len(errs) > 0 {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "tables", Err: errors.Join(errs...),
+			Hint: `patterns are written as for pg_dump -t, with a schema, such as public.* or public."Odd name"`}
+	}
+	files, err := k.certificates()
+	if err != nil {
+		k.close()
+		return nil, err
+	}
+	conn := cfg.Conn(files)
+	k.source = session.Static(millrace.PeerSource, conn, "connector")
+	k.source.Log = k.log
+	k.source.TLS = session.TLSPolicy{Require: cfg.Secure()}
+	c, err := k.source.Config()
+	if err != nil {
+		k.close()
+		return nil, err
+	}
+	if k.job = config.CleanJob(c.Database); k.job == "" {
+		k.job = "connector"
+	}
+	k.source.Job = k.job
+	return k, nil
+}
+
+// certificates puts those of the configuration into files, where the connection's
+// parameters can name them. close removes them.
+func (k *connector) certificates() (map[string]string, error) {
+	pem := k.cfg.PEM()
+	if len(pem) == 0 {
+		return nil, nil
+	}
+	dir, err := os.MkdirTemp("", "millrace-connector-")
+	if err != nil {
+		return nil, fmt.Errorf("ssl_mode: %w", err)
+	}
+	k.dir = dir
+	for name, text := range pem {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return nil, fmt.Errorf("ssl_mode: %w", err)
+		}
+		pem[name] = path
+	}
+	return pem, nil
+}
+
+func (k *connector) close() {
+	if k.dir != "" {
+		_ = os.RemoveAll(k.dir) // a temporary directory
+	}
+}
+
+func (k *connector) slot() string { return or(k.cfg.Replication.Slot, "millrace_"+k.job) }
+
+func (k *connector) publication() string { return or(k.cfg.Replication.Publication, k.slot()) }
+
+// look finds out what is there, and what is wrong with it.
+func (k *connector) look(ctx context.Context) (*check.Source, error) {
+	return check.RunSource(ctx, check.Options{
+		Source: k.source, Job: k.job, Slot: k.slot(), Publication: k.publication(), Patterns: k.patterns,
+		CreatePublication: k.cfg.CreateSlot, AllowRemotePublication: k.cfg.CreateSlot, Log: k.log,
+	})
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/airbyte"
+	"github.com/millrace/millrace/backfill"
+	"github.com/millrace/millrace/capture"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/check"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+)
+
+func (a *app) connectorRead() *cobra.Command {
+	var catalogPath, statePath string
+	c := &cobra.Command{
+		Use:   "read",
+		Short: "Read the streams of a catalog",
+		Long: `Read writes the rows of the catalog's streams and then their changes, with a STATE at the
+end of transactions and of chunks. It goes on at the state that is given back with --state.
+
+In mode poll it ends at the position that the source had at the start; in mode continuous
+it runs until it is stopped. With ack: stdin it reads one line for each STATE that is
+committed, {"ack":n}, and so lets the source's log go.`,
+		Example: `  millrace connector read --config config.json --catalog catalog.json --state state.json`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := withSignals(c.Context())
+			defer stop()
+			w := airbyte.NewWriter(a.stdout)
+			err := a.readStreams(ctx, w, catalogPath, statePath)
+			if interrupted(ctx) {
+				err = nil // all behind the last state is read again
+			}
+			return a.fail(w, err)
+		},
+	}
+	c.Flags().StringVar(&catalogPath, "catalog", "", "`FILE` with the configured catalog")
+	c.Flags().StringVar(&statePath, "state", "", "`FILE` with the state that was given back")
+	return c
+}
+
+// reading is one run of read.
+type reading struct {
+	*connector
+	catalog *airbyte.ConfiguredCatalog
+	state   *airbyte.State
+	found   *check.Source
+	tables  map[millrace.TableName]*catalog.Table
+	stdin   io.Reader
+
+	selected []airbyte.Selected          // incremental
+	full     []*airbyte.ConfiguredStream // full refresh
+	complete map[airbyte.Descriptor]bool
+	start    millrace.LSN
+	rows     *rowReader
+}
+
+func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, statePath string) error {
+	k, err := a.newConnector(w)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	r := &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, complete: map[airbyte.Descriptor]bool{}, stdin: os.Stdin}
+	if r.catalog, err = fromFile("--catalog", catalogPath, airbyte.ParseCatalog); err != nil {
+		return err
+	}
+	r.state, _ = airbyte.ParseState(nil)
+	if statePath != "" {
+		if r.state, err = fromFile("--state", statePath, airbyte.ParseState); err != nil {
+			return err
+		}
+	}
+	for i := range r.catalog.Streams {
+		if err := w.Status(r.catalog.Streams[i].Stream.Descriptor(), "STARTED"); err != nil {
+			return err
+		}
+	}
+	err = r.run(ctx)
+	for i := range r.catalog.Streams {
+		d := r.catalog.Streams[i].Stream.Descriptor()
+		status := "INCOMPLETE"
+		if r.complete[d] || err == nil && !interrupted(ctx) {
+			status = "COMPLETE"
+		}
+		if e := w.Status(d, status); e != nil {
+			return errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+func fromFile[T any](flag, path string, parse func([]byte) (T, error)) (T, error) {
+	var none T
+	if path == "" {
+		return none, &millrace.Error{Kind: millrace.KindConfig, Op: flag, Err: errors.New("missing"), Hint: "give the file"}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return none, &millrace.Error{Kind: millrace.KindConfig, Op: flag, Err: err, Hint: "correct the path"}
+	}
+	return parse(data)
+}
+
+func (r *reading) run(ctx context.Context) error {
+	var err error
+	if r.found, err = r.look(ctx); err != nil {
+		return err
+	}
+	if err := problemsOf(r.found.Report); err != nil {
+		return err
+	}
+	for _, t := range r.found.Tables {
+		r.tables[t.Name] = t
+	}
+	conn, err := r.source.Connect(ctx, session.Watch)
+	if err != nil {
+		return err
+	}
+	r.start, err = catalog.Position(ctx, conn)
+	_ = conn.Close(context.WithoutCancel(ctx)) // it was only asked
+	if err != nil {
+		return session.Wrap("read the source's position", millrace.PeerSource, err)
+	}
+	if r.rows, err = newRowReader(ctx, r.source); err != nil {
+		return err
+	}
+	defer r.rows.close()
+	if err := r.sort(); err != nil {
+		return err
+	}
+	incremental := slices.ContainsFunc(r.selected, func(s airbyte.Selected) bool { return !s.Full })
+	var from millrace.Checkpoint
+	if incremental {
+		if from, err = r.from(ctx); err != nil {
+			return err
+		}
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	sink := r.sink(from, stop)
+	for i := range r.selected {
+		if s := &r.selected[i]; s.Full {
+			if err := r.rows.refresh(ctx, sink, s); err != nil {
+				return err
+			}
+			r.complete[s.Stream.Stream.Descriptor()] = true
+		}
+	}
+	if !incremental {
+		return nil
+	}
+	return r.stream(running, stop, sink)
+}
+
+func (r *reading) sink(from millrace.Checkpoint, stop func()) *airbyte.Sink {
+	opt := airbyte.Options{Writer: r.out, Config: r.cfg, Tables: r.selected, State: r.state, From: from, Start: r.start,
+		OnReached: stop, Type: r.rows.typeOf, Fetch: r.rows.fetch, Log: r.log}
+	if r.cfg.Mode == airbyte.ModePoll {
+		opt.Until = max(r.start, from.End)
+	}
+	return airbyte.NewSink(opt)
+}
+
+// sort parts the streams by how they are read. One whose table is gone is passed
+// over with a warning: a catalog that is older than the database must not fail.
+func (r *reading) sort() error {
+	for i := range r.catalog.Streams {
+		s := &r.catalog.Streams[i]
+		t := r.tables[s.Stream.Table()]
+		if t == nil {
+			r.log.Warn("the table is not there, or not selected", "table", s.Stream.Table())
+			continue
+		}
+		if err := r.out.Estimate(s.Stream.Descriptor(), max(t.Rows, 0), t.Bytes); err != nil {
+			return err
+		}
+		key, changes := airbyte.KeyOf(t)
+		if full := s.SyncMode == airbyte.FullRefresh; !full && !changes {
+			return &millrace.Error{Kind: millrace.KindConfig, Op: "catalog", Table: t.Name, Err: errors.New("has no key that its changes would name"),
+				Hint: "give it a primary key or REPLICA IDENTITY USING INDEX, or read it with full_refresh"}
+		}
+		r.selected = append(r.selected, airbyte.Selected{Stream: s, OID: t.OID, Filenode: t.Filenode,
+			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key,
+			Full: s.SyncMode == airbyte.FullRefresh, Skip: r.state.SkipOf(t.Name)})
+	}
+	return nil
+}
+
+// stream reads what is incremental.
+func (r *reading) stream(ctx context.Context, stop func(), sink *airbyte.Sink) error {
+	gate := &airbyte.Gate{Source: backfill.New(backfill.Options{
+		Stream: capture.New(capture.Options{
+			Endpoint: r.source, Slot: r.slot(), Publication: r.publication(), Log: r.log,
+			Match: func(n millrace.TableName) bool {
+				return slices.ContainsFunc(r.selected, func(s airbyte.Selected) bool { return s.Stream.Stream.Table() == n })
+			},
+			Tables: func(context.Context) ([]capture.Table, error) { return r.captured(), nil },
+		}),
+		Endpoint: r.source, Early: true, Log: r.log,
+	})}
+	gate.UseText() // JSON is text: what is sent as text needs no decoding, and has no form that is not known
+	failed := make(chan error, 1)
+	if r.cfg.Ack == airbyte.AckStdin {
+		go func() {
+			if err := acknowledge(r.stdin, sink, gate); err != nil {
+				failed <- err
+				stop()
+			}
+		}()
+	}
+	progress := relay.NewProgress()
+	go func() { _, _ = progress.Wait(ctx, r.start, false) }() // has the source asked where it is
+	err := relay.New(relay.Options{Source: gate, Sink: sink, Progress: progress, Log: r.log}).Run(ctx)
+	select {
+	case e := <-failed:
+		return e
+	default:
+	}
+	return err
+}
+
+// captured is the set of tables, as they are now.
+func (r *reading) captured() []capture.Table {
+	var tables []capture.Table
+	for i := range r.selected {
+		if t := r.tables[r.selected[i].Stream.Stream.Table()]; !r.selected[i].Full {
+			tables = append(tables, capture.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: catalog.ShapeOf(t)})
+		}
+	}
+	return tables
+}
+
+// from gives the position to go on at: the state's, or the slot's where there is
+// no state. Slot and publication are made if they may be and are not there.
+func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
+	var cp millrace.Checkpoint
+	if p := r.state.Position; p != nil {
+		if r.found.Slot == nil {
+			return cp, &millrace.Error{Kind: millrace.KindResync, Op: "read", Peer: millrace.PeerSource, Err: errors.New("the slot is gone, and with it the changes since the state"),
+				Hint: "reset the connection's state, so that its streams are read again"}
+		}
+		cp.System, cp.Timeline, cp.End, cp.Acked = p.System, p.Timeline, p.LSN, p.LSN
+		return cp, nil
+	}
+	conn, err := r.source.Connect(ctx, session.Watch)
+	if err != nil {
+		return cp, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if r.found.Publication == nil {
+		if err := r.publish(ctx, conn); err != nil {
+			return cp, err
+		}
+	}
+	at := millrace.LSN(0)
+	if r.found.Slot != nil {
+		at = r.found.Slot.ConfirmedFlush
+	} else {
+		var text string
+		if err := conn.QueryRow(ctx, `SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1, 'pgoutput')`, r.slot()).Scan(&text); err != nil {
+			return cp, session.Wrap("create slot "+r.slot(), millrace.PeerSource, err)
+		}
+		if at, err = millrace.ParseLSN(text); err != nil {
+			return cp, err
+		}
+		r.log.Info("created the slot", "slot", r.slot(), "consistent_point", at)
+	}
+	cp.System, cp.Timeline, cp.End, cp.Acked = r.found.Server.SystemID, r.found.Server.Timeline, at, at
+	return cp, nil
+}
+
+func (r *reading) publish(ctx context.Context, conn *pgx.Conn) error {
+	names := make([]string, len(r.found.Tables))
+	for i, t := range r.found.Tables {
+		names[i] = t.Name.SQL()
+	}
+	sql := "CREATE PUBLICATION " + millrace.QuoteIdent(r.publication()) + " FOR TABLE " + strings.Join(names, ", ")
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return session.Wrap("create publication "+r.publication(), millrace.PeerSource, err)
+	}
+	r.log.Info("created the publication", "publication", r.publication(), "tables", len(names))
+	return nil
+}
+
+// acknowledge reads the lines {"ack":n} until the end of stdin, which means that
+// no more come.
+func acknowledge(in io.Reader, sink *airbyte.Sink, gate *airbyte.Gate) error {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var line struct {
+			Ack *int64 `json:"ack"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Ack == nil {
+			return &millrace.Error{Kind: millrace.KindConfig, Op: "ack", Err: errors.New("a line on stdin is no acknowledgement"), Hint: `write {"ack":n} and a newline`}
+		}
+		at, err := sink.Acknowledged(*line.Ack)
+		if err != nil {
+			return err
+		}
+		if at != 0 {
+			gate.Prove(at)
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,131 @@
+package connector
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/rig"
+)
+
+const shop = `
+CREATE TABLE orders (id int PRIMARY KEY, customer text NOT NULL, total numeric(12,2), note text, at timestamptz);
+CREATE TABLE items (orders int, line int, what text, PRIMARY KEY (orders, line));
+CREATE TABLE log (line text);
+INSERT INTO orders SELECT g, 'c' || g, g * 1.25, NULL, '2024-02-29 12:34:56.789+02' FROM generate_series(1, 500) g;
+INSERT INTO items SELECT g / 3, g % 3, 'x' FROM generate_series(3, 900) g;
+INSERT INTO log VALUES ('one'), ('two');
+`
+
+// TestCheck: it finds what is missing, creates nothing, and succeeds once all is
+// there.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	messages, code := p.run(t, "check")
+	last := messages[len(messages)-1].Status
+	if code != 0 || last.Status != "FAILED" || !strings.Contains(last.Message, "CREATE PUBLICATION") || !strings.Contains(last.Message, "pg_create_logical_replication_slot") {
+		t.Errorf("without slot and publication: exit code %d, %+v", code, last)
+	}
+	if n := p.source.Query(t, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n != "0" {
+		t.Errorf("check made %s slots", n)
+	}
+	p.makeSlot(t)
+	messages, code = p.run(t, "check")
+	if last := messages[len(messages)-1].Status; code != 0 || last.Status != "SUCCEEDED" {
+		t.Errorf("with slot and publication: exit code %d, %+v", code, last)
+	}
+	p.config["mode"] = "sometimes"
+	messages, code = p.run(t, "check")
+	if last := messages[len(messages)-1].Status; code != 0 || last.Status != "FAILED" || !strings.Contains(last.Message, "mode") {
+		t.Errorf("with a wrong configuration: exit code %d, %+v", code, last)
+	}
+}
+
+// TestSyncs: the first sync reads all rows, the next ones what changed since,
+// deletes and changed keys and large values included.
+func TestSyncs(t *testing.T) {
+	t.Parallel()
+	for _, states := range []string{"global", "stream"} {
+		t.Run(states, func(t *testing.T) {
+			t.Parallel()
+			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+			p.config["state_type"] = states
+			p.makeSlot(t)
+			p.discover(t)
+			r := p.reader()
+			first := p.sync(t)
+			r.take(first)
+			if n := len(r.rows["orders"]); n != 500 {
+				t.Fatalf("%d orders, want 500", n)
+			}
+			statuses(t, first)
+			p.source.SQL(t, `UPDATE orders SET note = (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 400) i) WHERE id <= 3`)
+			p.source.SQL(t, `ALTER TABLE orders ALTER note SET STORAGE EXTERNAL; UPDATE orders SET total = 0 WHERE id <= 3`)
+			p.source.SQL(t, `UPDATE orders SET id = id + 10000 WHERE id IN (2, 7); DELETE FROM orders WHERE id > 490`)
+			p.source.SQL(t, `INSERT INTO items VALUES (1000, 1, 'new'); UPDATE items SET line = line + 5 WHERE orders = 100; DELETE FROM items WHERE orders = 200`)
+			second := p.sync(t)
+			r.take(second)
+			if n := records(second, "orders"); n < 3 || n > 30 {
+				t.Errorf("the second sync had %d records of orders", n)
+			}
+			p.equals(t, r)
+			if n := records(p.sync(t), "orders"); n != 0 {
+				t.Errorf("a sync without changes had %d records of orders", n)
+			}
+		})
+	}
+}
+
+func records(messages []message, stream string) (n int) {
+	for _, m := range messages {
+		if m.Type == "RECORD" && m.Record.Stream == stream {
+			n++
+		}
+	}
+	return n
+}
+
+// statuses checks that every stream has begun and ended.
+func statuses(t *testing.T, messages []message) {
+	t.Helper()
+	said := map[string]string{}
+	for _, m := range messages {
+		if s := m.Trace.Status; m.Trace.Type == "STREAM_STATUS" {
+			said[s.Stream.Name] += s.Status + " "
+		}
+	}
+	for _, name := range []string{"orders", "items", "log"} {
+		if want := "STARTED RUNNING COMPLETE "; said[name] != want {
+			t.Errorf("stream %s: %s, want %s", name, said[name], want)
+		}
+	}
+}
+
+// TestEveryState: from whatever state a platform goes on, an upserting reader
+// that took all records before it comes to the same tables.
+func TestEveryState(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	p.makeSlot(t)
+	p.discover(t)
+	for i := range 30 {
+		p.source.SQL(t, fmt.Sprintf("INSERT INTO orders VALUES (%d, 'n', 1); UPDATE orders SET total = total + 1 WHERE id %% 30 = %d; DELETE FROM items WHERE orders = %d", 2000+i, i, i+50))
+	}
+	messages := p.sync(t)
+	resumed := 0
+	for i, m := range messages {
+		if m.Type != "STATE" {
+			continue
+		}
+		resumed++
+		p.commit(m)
+		r := p.reader()
+		r.take(messages[:i+1])
+		r.take(p.sync(t))
+		p.equals(t, r)
+	}
+	if resumed < 2 {
+		t.Errorf("only %d states", resumed)
+	}
+}
