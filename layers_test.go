@@ -34,11 +34,12 @@ var layers = map[string]string{
 	"apply":       ". session catalog record internal/crash",
 	"capture":     ". session catalog datum pgoutput replication spool",
 	"backfill":    ". session catalog snapshot",
+	"airbyte":     ". catalog datum",
 	"web":         ". relay",
 	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication spool " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication spool airbyte datum " +
 		"internal/rig/pgserver internal/crash",
 
 	"kafka/record": ". datum catalog",
@@ -56,6 +57,7 @@ var layers = map[string]string{
 	"internal/cases":           "",
 	"internal/e2e":             "",
 	"internal/soak":            "",
+	"internal/connector":       "",
 }
 
 // thirdParty says which modules each package uses outside tests, by the

@@ -29,7 +29,7 @@ func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
 			continue
 		}
 		st := s.streams[c.Rel.Name]
-		if st == nil || t.Chunk == nil && s.skips(st, t) {
+		if st == nil || t.Chunk == nil && st.has(t) {
 			continue
 		}
 		if err := s.change(ctx, st, c); err != nil {
@@ -43,15 +43,8 @@ func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
 	return nil
 }
 
-// skips tells whether a change of the stream is not to be written: the
-// destination has it, or the table's first chunk will.
-func (s *Sink) skips(st *stream, t *millrace.Txn) bool {
-	return t.Commit < st.Skip || st.fresh() && t.Commit < s.opt.Start
-}
-
-// fresh tells whether no row of the table was read yet. A chunk's snapshot sees
-// all that was delivered before it and comes after the start of this run.
-func (st *stream) fresh() bool { return len(st.state.Load) == 0 }
+// has tells whether the destination has the changes of a transaction.
+func (st *stream) has(t *millrace.Txn) bool { return t.Commit < st.Skip }
 
 func (s *Sink) change(ctx context.Context, st *stream, c *millrace.Change) error {
 	if st.enc == nil || st.enc.rel != c.Rel {
@@ -151,14 +144,16 @@ func (s *Sink) describe(ctx context.Context, st *stream, rel *millrace.Relation)
 	return nil
 }
 
-// truncated judges a TRUNCATE: the protocol has no word for it.
+// truncated judges a TRUNCATE: the protocol has no word for it. One that came
+// before this run, of a table that no state speaks of, is no matter: the platform
+// has cleared the stream, or never had it.
 func (s *Sink) truncated(t *millrace.Txn, c *millrace.Change) error {
 	if t.Chunk != nil {
 		return nil // the table is about to be read again, all of it
 	}
 	for _, rel := range c.Truncated.Rels {
 		st := s.streams[rel.Name]
-		if st == nil || s.skips(st, t) || s.opt.Config.Truncate == TruncateIgnore {
+		if st == nil || st.has(t) || len(st.state.Load) == 0 && t.Commit < s.opt.Start || s.opt.Config.Truncate == TruncateIgnore {
 			continue
 		}
 		return &millrace.Error{Kind: millrace.KindData, Op: "write records", Peer: millrace.PeerSource, Table: rel.Name, LSN: t.Commit,

@@ -43,8 +43,7 @@ type Options struct {
 	State  *State
 	// From is the position that is proved: that of the state, or the slot's.
 	From millrace.Checkpoint
-	// Start is the source's position now. What was committed before it of a
-	// table that was not read at all yet is left to its first chunk.
+	// Start is the source's position now.
 	Start millrace.LSN
 	// Until ends the run once all that was committed before it is written and
 	// all tables are read; zero: never.

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/session"
 )
 
 // bootstrapFlags are the flags that bootstrap shares with run.

@@ -1,0 +1,121 @@
+package airbyte
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+)
+
+// TestStates: what platforms give back is understood in all its spellings.
+func TestStates(t *testing.T) {
+	table := millrace.TableName{Schema: "public", Name: "orders"}
+	global := `{"shared_state":{"format":1,"system_id":"7","timeline":2,"lsn":"0/16B3748"},
+		"stream_states":[{"stream_descriptor":{"name":"orders","namespace":"public"},"stream_state":{"oid":5,"load":"done"}}]}`
+	one := func(name, lsn string) string {
+		return `{"type":"STREAM","stream":{"stream_descriptor":{"name":"` + name + `","namespace":"public"},
+			"stream_state":{"format":1,"system_id":"7","timeline":2,"lsn":"` + lsn + `","oid":5,"load":"done"}},"global_":null,"data":null}`
+	}
+	for _, c := range []struct {
+		name, state string
+		lsn         millrace.LSN
+		done        bool
+	}{
+		{"none", ``, 0, false},
+		{"null", `null`, 0, false},
+		{"empty", `[]`, 0, false},
+		{"object", `{}`, 0, false},
+		{"global", `[{"type":"GLOBAL","global":` + global + `}]`, 0x16B3748, true},
+		{"global_", `[{"type":"GLOBAL","global_":` + global + `,"stream":null}]`, 0x16B3748, true},
+		{"streams", `[` + one("items", "0/10") + `,` + one("orders", "0/20") + `]`, 0x10, true},
+		{"stream without state", `[{"type":"STREAM","stream":{"stream_descriptor":{"name":"orders","namespace":"public"}}}]`, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := ParseState([]byte(c.state))
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.lsn == 0 && s.Position != nil:
+				t.Errorf("position %+v, want none", s.Position)
+			case c.lsn != 0 && (s.Position == nil || s.Position.LSN != c.lsn):
+				t.Errorf("position %+v, want %v", s.Position, c.lsn)
+			}
+			if done := s.Tables[table] != nil && s.Tables[table].done(); done != c.done {
+				t.Errorf("done: %v, want %v", done, c.done)
+			}
+			if c.name == "streams" && s.SkipOf(table) != 0x20 {
+				t.Errorf("skip %v, want 0/20", s.SkipOf(table))
+			}
+		})
+	}
+}
+
+// TestForeignStates: what can't be continued is refused and not taken for none.
+func TestForeignStates(t *testing.T) {
+	for _, state := range []string{
+		`[{"type":"GLOBAL","global":{"shared_state":{"state":{"[\"db\",{}]":"{\"lsn\":1}"}},"stream_states":[]}}]`,
+		`[{"type":"GLOBAL","global":{"shared_state":{"format":2,"system_id":"7","lsn":"0/1"},"stream_states":[]}}]`,
+		`{"a":`,
+	} {
+		if _, err := ParseState([]byte(state)); err == nil || millrace.HintOf(err) == "" {
+			t.Errorf("%s: error %v", state, err)
+		}
+	}
+}
+
+// TestConfig: problems are found together, each with its member and a hint, and
+// nothing of the document is quoted.
+func TestConfig(t *testing.T) {
+	_, err := ParseConfig([]byte(`{"password":"s3cret","mode":"x","ack":"stdin","tunnel_method":{"tunnel_method":"SSH_KEY_AUTH"},"mask":{"a":1}}`))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, member := range []string{"mode:", "ack:", "tunnel_method:", "mask:", "host:", "database:"} {
+		if !strings.Contains(err.Error(), member) {
+			t.Errorf("%s is not mentioned in %v", member, err)
+		}
+	}
+	if _, err := ParseConfig([]byte(`{"password":"s3cret","port":"x"}`)); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a wrong type: %v", err)
+	}
+	c, err := ParseConfig([]byte(`{"host":"h","database":"d e","username":"u","password":"p@/","unknown":1,"ssl_mode":{"mode":"verify-ca"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Conn(nil), "postgres://u:p%40%2F@h:5432/d%20e?sslmode=verify-ca"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestSpec: the form has a field for every member that the configuration knows.
+func TestSpec(t *testing.T) {
+	var spec struct {
+		Connection struct {
+			Properties map[string]json.RawMessage `json:"properties"`
+		} `json:"connectionSpecification"`
+	}
+	if err := json.Unmarshal(Spec().Spec, &spec); err != nil {
+		t.Fatal(err)
+	}
+	config, err := json.Marshal(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(config, &members); err != nil {
+		t.Fatal(err)
+	}
+	for _, refused := range []string{"tunnel_method", "jdbc_url_params", "mask"} {
+		delete(members, refused)
+	}
+	for name := range members {
+		if spec.Connection.Properties[name] == nil {
+			t.Errorf("the spec lacks %s", name)
+		}
+	}
+	if len(spec.Connection.Properties) != len(members) {
+		t.Errorf("%d properties, %d members", len(spec.Connection.Properties), len(members))
+	}
+}
