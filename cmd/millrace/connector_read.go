@@ -61,8 +61,7 @@ type reading struct {
 	tables  map[millrace.TableName]*catalog.Table
 	stdin   io.Reader
 
-	selected []airbyte.Selected          // incremental
-	full     []*airbyte.ConfiguredStream // full refresh
+	selected []airbyte.Selected // incremental
 	complete map[airbyte.Descriptor]bool
 	start    millrace.LSN
 	rows     *rowReader
@@ -266,7 +265,7 @@ func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 			return cp, err
 		}
 	}
-	at := millrace.LSN(0)
+	var at millrace.LSN
 	if r.found.Slot != nil {
 		at = r.found.Slot.ConfirmedFlush
 	} else {

@@ -135,7 +135,7 @@ func parse(t *testing.T, out []byte) (messages []message) {
 }
 
 // discover configures every stream: incrementally where that is offered.
-func (p *platform) discover(t *testing.T) []map[string]any {
+func (p *platform) discover(t *testing.T) {
 	t.Helper()
 	messages, code := p.run(t, "discover")
 	if code != 0 {
@@ -151,7 +151,6 @@ func (p *platform) discover(t *testing.T) []map[string]any {
 			p.streams = append(p.streams, map[string]any{"stream": s, "sync_mode": mode, "destination_sync_mode": "append_dedup"})
 		}
 	}
-	return p.streams
 }
 
 // readArgs are the arguments of read with the state that the platform has.
