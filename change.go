@@ -76,4 +76,7 @@ type Change struct {
 type Truncation struct {
 	Rels            []*Relation
 	RestartIdentity bool
+	// AsDelete asks for DELETE: readers see the old rows until the transaction
+	// that it is in is committed.
+	AsDelete bool
 }

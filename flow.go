@@ -51,6 +51,10 @@ type Drainer interface {
 	Drain(ctx context.Context) (LSN, error)
 }
 
+// ErrStartAnew is wrapped by the error of a Source that has to be started anew, at
+// once: what it reads is another set of tables now.
+var ErrStartAnew = errors.New("the source starts anew")
+
 // ErrNeedText is wrapped by the error of a Sink that cannot take a relation's
 // values in binary form. The source is then started anew in text form.
 var ErrNeedText = errors.New("the destination needs values in text form")

@@ -124,7 +124,7 @@ func (x *router) prepareTruncate(ctx context.Context, t *millrace.Truncation) er
 		}
 		oids[i] = r.to.OID
 	}
-	if !x.truncate {
+	if !x.truncate || t.AsDelete {
 		return nil
 	}
 	if err := x.connect(ctx); err != nil {
@@ -150,6 +150,10 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	if r := x.routes[rel]; r != nil {
 		return r, nil
 	}
+	if r := x.alike(rel); r != nil {
+		x.routes[rel] = r
+		return r, nil
+	}
 	if err := x.connect(ctx); err != nil {
 		return nil, err
 	}
@@ -169,6 +173,19 @@ func (x *router) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	}
 	x.routes[rel], x.targets[rel.Name] = r, r.to
 	return r, nil
+}
+
+// alike finds the route of a relation that is described in the same way. Rows that
+// were loaded and changes of the stream come with relations of their own, and have
+// to go through one route: what is on different ones is not kept in order.
+func (x *router) alike(rel *millrace.Relation) *route {
+	for known, r := range x.routes {
+		if known.OID == rel.OID && known.Name == rel.Name && known.Identity == rel.Identity &&
+			slices.Equal(known.Columns, rel.Columns) && slices.Equal(known.Key, rel.Key) {
+			return r
+		}
+	}
+	return nil
 }
 
 func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, error) {

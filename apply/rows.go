@@ -124,7 +124,7 @@ func (s *sender) truncate(c *millrace.Change) {
 		tables[i] = s.batch.route(rel).to
 		s.usesName(tables[i])
 	}
-	if !s.truncateAsDelete {
+	if !s.truncateAsDelete && !c.Truncated.AsDelete {
 		s.command(truncateSQL(tables, c.Truncated.RestartIdentity), anyCount, c)
 		return
 	}

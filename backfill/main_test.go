@@ -113,7 +113,7 @@ func (b *bed) record(t *testing.T, point string) {
 		}
 	}
 	for _, table := range j.Tables {
-		if err := record.BeginLoad(ctx, dst, "shop", table.OID); err != nil {
+		if err := record.BeginLoad(ctx, dst, "shop", table.OID, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

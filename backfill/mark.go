@@ -46,6 +46,7 @@ type load struct {
 
 	rows, bytes int64
 	size        int  // of the next chunk, in rows
+	replace     bool // its rows are there, and are replaced by all of the table at once
 	emptying    bool // to be emptied at the destination and read anew
 }
 
@@ -65,9 +66,10 @@ func newLoad(name millrace.TableName, m millrace.Mark) (*load, error) {
 // The mark as it is stored: JSON, so that people can read it.
 type (
 	markJSON struct {
-		File   uint32      `json:"file,omitempty"`
-		Ranges []rangeJSON `json:"ranges"`
-		Holes  []rangeJSON `json:"holes,omitempty"`
+		File    uint32      `json:"file,omitempty"`
+		Replace bool        `json:"replace,omitempty"`
+		Ranges  []rangeJSON `json:"ranges"`
+		Holes   []rangeJSON `json:"holes,omitempty"`
 	}
 	rangeJSON struct {
 		Upto     string `json:"upto,omitempty"` // or the key of a hole; hex
@@ -103,9 +105,13 @@ func (r *rangeJSON) decode() (key []byte, v snapshot.View, err error) {
 	return key, v, err
 }
 
+// ReplaceMark is the mark of a table that is at the destination and to be read
+// again in place.
+const ReplaceMark = `{"replace":true,"ranges":[{"state":"unread"}]}`
+
 // mark gives the state to be stored.
 func (l *load) mark() millrace.Mark {
-	m := markJSON{File: l.file}
+	m := markJSON{File: l.file, Replace: l.replace}
 	for i := range l.segments {
 		s := &l.segments[i]
 		m.Ranges = append(m.Ranges, encodeRange(s.upto, s.state, s.view))
@@ -125,7 +131,7 @@ func (l *load) decode(text []byte) error {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
-	l.file = m.File
+	l.file, l.replace = m.File, m.Replace
 	for i := range m.Ranges {
 		key, v, err := m.Ranges[i].decode()
 		if err != nil {

@@ -120,6 +120,10 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	l.bytes += rows.Size
 	t := &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name, Snapshot: p.view.String(), Upto: p.view.Upto},
 		From: s.history, Changes: rows.Changes, Size: rows.Size, Part: p.part}
+	if p.part == 0 && l.replace {
+		empty := millrace.Change{Op: millrace.Truncate, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}, AsDelete: true}}
+		t.Changes = slices.Insert(t.Changes, 0, empty)
+	}
 	p.part++
 	if !rows.Final {
 		return t, nil
@@ -133,7 +137,7 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 		}
 	}
 	l.split(l.find(p), nil, p.view)
-	l.file = l.table.Filenode
+	l.file, l.replace = l.table.Filenode, false
 	l.forget(s.passed)
 	t.Marks = map[millrace.TableName]millrace.Mark{l.name: l.mark()}
 	return t, nil

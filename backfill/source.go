@@ -3,6 +3,7 @@ package backfill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -50,6 +51,8 @@ type Source struct {
 	limit *snapshot.Limiter
 	text  atomic.Bool
 	busy  atomic.Bool // there are loads
+	// failed: err is set.
+	failed atomic.Bool
 
 	mu        sync.Mutex
 	loads     map[uint32]*load // by OID
@@ -97,6 +100,7 @@ func (s *Source) Start(ctx context.Context, from millrace.Checkpoint) error {
 	s.mu.Lock()
 	s.loads, s.order, s.noted = map[uint32]*load{}, nil, map[*load]bool{}
 	s.delivered, s.ready, s.whole, s.err = nil, nil, nil, nil
+	s.failed.Store(false)
 	s.passed, s.history = from.Acked, nil
 	s.open, s.turn = false, 0
 	s.idle = make(chan struct{})
@@ -202,7 +206,7 @@ func nextXID(ctx context.Context, conn *pgx.Conn) (uint64, error) {
 // Next implements millrace.Source.
 func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
 	for {
-		if s.busy.Load() && !s.open {
+		if !s.open && (s.busy.Load() || s.failed.Load()) {
 			if t, err := s.chunk(ctx); t != nil || err != nil {
 				return t, err
 			}
@@ -429,6 +433,12 @@ func (s *Source) RequestPosition() { s.opt.Stream.RequestPosition() }
 func (s *Source) UseText() {
 	s.text.Store(true)
 	s.opt.Stream.UseText()
+}
+
+// StartAnew has Next return an error for which the source is started anew, with
+// the set of tables and the marks as they are then.
+func (s *Source) StartAnew() {
+	s.fail(fmt.Errorf("the set of tables is another one: %w", millrace.ErrStartAnew))
 }
 
 // Pause has the load rest, while the stream goes on.

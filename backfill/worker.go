@@ -165,6 +165,7 @@ func (s *Source) fail(err error) {
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.err = err
+		s.failed.Store(true)
 	}
 	s.wakeLocked()
 }
@@ -198,7 +199,7 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 		return nil
 	}
 	switch {
-	case table.Key == nil:
+	case table.Key == nil || s.replaces(p.load):
 		return s.readWhole(ctx, *r, table, p)
 	case p.key != nil:
 		p.rows, err = (*r).One(ctx, table, p.key)
@@ -246,6 +247,12 @@ func (s *Source) resize(l *load, rows int) {
 	s.mu.Lock()
 	l.size = max(leastRows, min(rows, mostRows))
 	s.mu.Unlock()
+}
+
+func (s *Source) replaces(l *load) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return l.replace
 }
 
 // file gives the file that a load has read so far, or will.

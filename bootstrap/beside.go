@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -81,10 +82,10 @@ func (l *load) refuseChecked(tables []*snapshot.Table) error {
 // beginBeside leaves the marks from which the stream takes the load up.
 func (l *load) beginBeside(ctx context.Context, tx pgx.Tx, tables []record.Table) error {
 	for _, t := range tables {
-		if t.Copied {
+		if t.Copied || t.Adding {
 			continue
 		}
-		if err := record.BeginLoad(ctx, tx, l.Job, t.OID); err != nil {
+		if err := record.BeginLoad(ctx, tx, l.Job, t.OID, ""); err != nil {
 			return err
 		}
 	}
@@ -194,6 +195,7 @@ func (l *load) adopt(ctx context.Context) error {
 		return err
 	}
 	l.set = snapshot.Selection{}
+	l.job.Tables = slices.DeleteFunc(l.job.Tables, func(t record.Table) bool { return t.Adding })
 	for _, t := range l.job.Tables {
 		l.set.Tables = append(l.set.Tables, &catalog.Table{OID: t.OID, Name: t.Name})
 	}

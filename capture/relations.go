@@ -87,7 +87,7 @@ func (r *relations) add(ctx context.Context, rel *millrace.Relation) error {
 	r.oid = 0
 	t := r.tables[rel.OID]
 	if t == nil {
-		return r.outside(rel)
+		return r.outside(ctx, rel)
 	}
 	if err := r.nameColumns(ctx, rel); err != nil {
 		return err
@@ -110,7 +110,7 @@ func same(a, b *millrace.Relation) bool {
 }
 
 // outside judges a relation that is not in the set.
-func (r *relations) outside(rel *millrace.Relation) error {
+func (r *relations) outside(ctx context.Context, rel *millrace.Relation) error {
 	_, recreated := r.names[rel.Name]
 	if !included(r.opt.Match, rel.Name, recreated) {
 		r.known[rel.OID] = nil
@@ -119,6 +119,9 @@ func (r *relations) outside(rel *millrace.Relation) error {
 			r.opt.Log.Info("changes of a table that the patterns exclude are passed over", "table", rel.Name)
 		}
 		return nil
+	}
+	if done, err := r.changing(ctx, rel); done || err != nil {
+		return err
 	}
 	why := errors.New("is included by the patterns, but not in the job's set of tables, so it was never copied")
 	if recreated {
@@ -132,6 +135,37 @@ func (r *relations) outside(rel *millrace.Relation) error {
 		Err:   why,
 		Hint:  fmt.Sprintf("exclude it with the pattern '!%v', or %s", rel.Name, restartHint),
 	}
+}
+
+// changing looks whether the set of tables is just being changed. One that is being
+// added is waited for; of one that has left the publication nothing more comes
+// than what is on its way.
+func (r *relations) changing(ctx context.Context, rel *millrace.Relation) (left bool, err error) {
+	if r.opt.Recorded != nil {
+		tables, err := r.opt.Recorded(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, t := range tables {
+			if t.OID != rel.OID {
+				continue
+			}
+			cause := fmt.Errorf("it is taken into the job's set: %w", millrace.ErrStartAnew)
+			if t.Adding {
+				cause = errors.New("it is being taken into the job's set; millrace table add has to be run again if that was interrupted")
+			}
+			return false, &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource, Table: rel.Name, Err: cause}
+		}
+	}
+	published := true
+	err = r.side(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_tables
+			WHERE pubname = $1 AND schemaname = $2 AND tablename = $3)`, r.opt.Publication, rel.Name.Schema, rel.Name.Name).Scan(&published)
+	})
+	if err == nil && !published {
+		r.known[rel.OID] = nil
+	}
+	return !published, err
 }
 
 // included applies the patterns; without any, the answer is the fallback.

@@ -20,6 +20,7 @@ type Table struct {
 	Name     millrace.TableName
 	Filenode uint32
 	Shape    string // catalog.ShapeOf
+	Adding   bool   // it is about to be taken into the set, and does not count yet
 }
 
 // Options say what to read, and from where.
@@ -29,6 +30,9 @@ type Options struct {
 	Publication string
 	// Tables gives the job's set. It is called at every start.
 	Tables func(ctx context.Context) ([]Table, error)
+	// Recorded gives it as well, and is called when a table that is not in it turns
+	// up; nil: there is no such table.
+	Recorded func(ctx context.Context) ([]Table, error)
 	// Match tells whether the job's patterns include a table.
 	Match func(millrace.TableName) bool
 	// MaxInflight is the memory of everything between the source and the

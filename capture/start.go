@@ -3,6 +3,7 @@ package capture
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -68,7 +69,8 @@ func (s *Source) tables(ctx context.Context) ([]Table, error) {
 	if s.opt.Tables == nil {
 		return nil, nil
 	}
-	return s.opt.Tables(ctx)
+	tables, err := s.opt.Tables(ctx)
+	return slices.DeleteFunc(tables, func(t Table) bool { return t.Adding }), err
 }
 
 // openStream identifies the server and starts the stream.

@@ -48,6 +48,7 @@ type Job struct {
 	ConsistentFrom        millrace.LSN // 0 until the target is consistent
 	OwnsSlot              bool
 	OwnsPublication       bool
+	Set                   int64     // number of the set of tables; RaiseSet raises it
 	LoadStarted           time.Time // zero: not started
 	CreatedAt, UpdatedAt  time.Time
 }
@@ -65,6 +66,7 @@ type Table struct {
 	Filenode  uint32             // at the source when Shape was recorded
 	Shape     string             // catalog.ShapeOf
 	Copied    bool
+	Adding    bool  // see BeginAdding
 	Rows      int64 // copied
 	Bytes     int64
 }
@@ -79,7 +81,7 @@ const selectJob = `
 SELECT s.format, s.generation, s.epoch, s.state, coalesce(s.reason, ''), coalesce(s.hint, ''),
        s.system_id, s.timeline, s.page_size, s.segment_size, s.slot, s.publication, s.mode,
        s.consistent_point::text, s.consistent_from::text, s.owns_slot, s.owns_publication,
-       s.load_started, s.created_at, greatest(s.updated_at, p.written_at),
+       s.table_set, s.load_started, s.created_at, greatest(s.updated_at, p.written_at),
        coalesce(p.seq, 0), coalesce(p.timeline, s.timeline), p.commit_lsn::text, p.committed_lsn::text,
        p.acked_lsn::text, coalesce(p.last_xid, 0), p.last_commit_ts, p.cursor
   FROM millrace.job_state s
@@ -103,7 +105,7 @@ func Read(ctx context.Context, q Querier, job string) (*Job, millrace.Checkpoint
 	var xid, page, segment int64
 	err = q.QueryRow(ctx, selectJob, job).Scan(&j.Format, &j.Generation, &j.Epoch, &j.State, &j.Reason, &j.Hint,
 		&j.SystemID, &j.Timeline, &page, &segment, &j.Slot, &j.Publication, &j.Mode,
-		&point, &from, &j.OwnsSlot, &j.OwnsPublication, &started, &j.CreatedAt, &j.UpdatedAt,
+		&point, &from, &j.OwnsSlot, &j.OwnsPublication, &j.Set, &started, &j.CreatedAt, &j.UpdatedAt,
 		&cp.Seq, &cp.Timeline, &commit, &committed, &acked, &xid, &last, &cp.Cursor)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, none, nil
@@ -141,7 +143,7 @@ func Read(ctx context.Context, q Querier, job string) (*Job, millrace.Checkpoint
 // Tables gives the job's set of tables, in the order of their names.
 func Tables(ctx context.Context, q Querier, job string) ([]Table, error) {
 	rows, err := q.Query(ctx, `
-		SELECT oid, schema_name, table_name, target_oid, filenode, shape, copied, rows, bytes
+		SELECT oid, schema_name, table_name, target_oid, filenode, shape, copied, adding, rows, bytes
 		  FROM millrace.job_table WHERE job = $1 ORDER BY schema_name, table_name`, job)
 	if err != nil {
 		return nil, wrap("read the job's tables", err)
@@ -152,7 +154,7 @@ func Tables(ctx context.Context, q Querier, job string) ([]Table, error) {
 		var t Table
 		var oid, target, filenode int64
 		if err := rows.Scan(&oid, &t.Name.Schema, &t.Name.Name, &target, &filenode, &t.Shape,
-			&t.Copied, &t.Rows, &t.Bytes); err != nil {
+			&t.Copied, &t.Adding, &t.Rows, &t.Bytes); err != nil {
 			return nil, wrap("read the job's tables", err)
 		}
 		t.OID, t.TargetOID, t.Filenode = uint32(oid), uint32(target), uint32(filenode)

@@ -58,9 +58,9 @@ func Marks(ctx context.Context, q Querier, job string) (map[millrace.TableName]m
 	return marks, wrap(op, err)
 }
 
-// BeginLoad leaves an empty mark for a table: it is to be loaded beside the
-// stream, from its beginning. What is known of its parts goes.
-func BeginLoad(ctx context.Context, db DB, job string, oid uint32) error {
+// BeginLoad leaves a mark for a table: it is to be loaded beside the stream. With
+// an empty mark it is loaded from its beginning. What is known of its parts goes.
+func BeginLoad(ctx context.Context, db DB, job string, oid uint32, mark string) error {
 	if err := ClearParts(ctx, db, job, oid); err != nil {
 		return err
 	}
@@ -68,7 +68,8 @@ func BeginLoad(ctx context.Context, db DB, job string, oid uint32) error {
 		job, int64(oid)); err != nil {
 		return wrap("begin the load", err)
 	}
-	_, err := db.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part, mark) VALUES ($1, $2, -1, '')`, job, int64(oid))
+	_, err := db.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part, mark) VALUES ($1, $2, -1, $3)`,
+		job, int64(oid), mark)
 	return wrap("begin the load", err)
 }
 
@@ -95,4 +96,35 @@ func Parts(ctx context.Context, q Querier, job string) ([]Part, error) {
 		return p, err
 	})
 	return parts, wrap(op, err)
+}
+
+// BeginAdding records a table that is about to be taken into the set: until Added
+// it does not count, but who meets a change of it knows that it will.
+func BeginAdding(ctx context.Context, db DB, job string, t Table) error {
+	_, err := db.Exec(ctx, `
+		INSERT INTO millrace.job_table (job, oid, schema_name, table_name, target_oid, filenode, shape, adding)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, true)
+		ON CONFLICT (job, oid) DO UPDATE SET schema_name = excluded.schema_name, table_name = excluded.table_name,
+		    target_oid = excluded.target_oid, filenode = excluded.filenode, shape = excluded.shape`,
+		job, int64(t.OID), t.Name.Schema, t.Name.Name, int64(t.TargetOID), int64(t.Filenode), t.Shape)
+	return wrap("record table "+t.Name.String(), err)
+}
+
+// Added makes a table part of the set.
+func Added(ctx context.Context, db DB, job string, oid uint32) error {
+	return update(ctx, db, "add a table", job, `UPDATE millrace.job_table SET adding = false WHERE job = $1 AND oid = $2`, int64(oid))
+}
+
+// DropTable takes a table out of the set.
+func DropTable(ctx context.Context, db DB, job string, oid uint32) error {
+	if _, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2`, job, int64(oid)); err != nil {
+		return wrap("drop a table", err)
+	}
+	return update(ctx, db, "drop a table", job, `DELETE FROM millrace.job_table WHERE job = $1 AND oid = $2`, int64(oid))
+}
+
+// RaiseSet tells whoever streams that the set of tables, or what is to be loaded of
+// it, is another one.
+func RaiseSet(ctx context.Context, db DB, job string) error {
+	return update(ctx, db, "change the set of tables", job, `UPDATE millrace.job_state SET table_set = table_set + 1 WHERE job = $1`)
 }

@@ -26,6 +26,7 @@ CREATE TABLE millrace.job_state (
     consistent_from  pg_lsn,
     owns_slot        boolean     NOT NULL DEFAULT false,
     owns_publication boolean     NOT NULL DEFAULT false,
+    table_set        bigint      NOT NULL DEFAULT 0,
     load_started     timestamptz,
     created_at       timestamptz NOT NULL DEFAULT pg_catalog.now(),
     updated_at       timestamptz NOT NULL DEFAULT pg_catalog.now()
@@ -57,6 +58,7 @@ CREATE TABLE millrace.job_table (
     filenode    bigint  NOT NULL DEFAULT 0,
     shape       text    NOT NULL DEFAULT '',
     copied      boolean NOT NULL DEFAULT false,
+    adding      boolean NOT NULL DEFAULT false,
     rows        bigint  NOT NULL DEFAULT 0,
     bytes       bigint  NOT NULL DEFAULT 0,
     PRIMARY KEY (job, oid)

@@ -122,6 +122,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, millrace.ErrStartAnew) && ctx.Err() == nil:
+			r.log.Info("the source starts anew", "cause", err)
+			continue
 		case errors.Is(err, millrace.ErrNeedText) && r.useText():
 			r.log.Info("the source starts anew and sends text", "cause", err)
 			continue

@@ -41,7 +41,7 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 	e.source = capture.New(capture.Options{
 		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
-		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, OnShape: r.newShape,
+		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, Recorded: r.recorded, OnShape: r.newShape,
 		Spool: e.spool,
 	})
 	e.sink = apply.New(apply.Options{
@@ -60,7 +60,10 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 	onSession := o.OnSession
 	o.OnSession = func(cp millrace.Checkpoint) {
 		onSession(cp)
-		if len(cp.Tables) == 0 {
+		if !e.loads(cp.Tables) {
+			e.backfill.StartAnew() // a mark came while the stream was acquired
+		}
+		if len(cp.Tables) == 0 && !r.loaded() {
 			e.offerLoaded(cp.Acked)
 		}
 	}
@@ -86,12 +89,26 @@ func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
 	if j == nil {
 		return nil, noJob(r.settings)
 	}
+	r.taken.Store(j.Set)
+	return tablesOf(j), nil
+}
+
+// recorded reads it while the stream runs, which takes up nothing of it.
+func (r *runner) recorded(ctx context.Context) ([]capture.Table, error) {
+	j, _, err := r.readLedger(ctx)
+	if err != nil || j == nil {
+		return nil, err
+	}
+	return tablesOf(j), nil
+}
+
+func tablesOf(j *record.Job) []capture.Table {
 	tables := make([]capture.Table, len(j.Tables))
 	for i := range j.Tables {
 		t := &j.Tables[i]
-		tables[i] = capture.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape}
+		tables[i] = capture.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape, Adding: t.Adding}
 	}
-	return tables, nil
+	return tables
 }
 
 // newShape records what the stream has found out about a table of the set.
@@ -122,4 +139,16 @@ func (e *engine) numbers(n *web.Numbers) {
 		spooled = e.spool.Bytes()
 	}
 	n.SpoolBytes = web.Known(spooled)
+}
+
+// loads tells whether the marks are those that the stream was started with.
+func (e *engine) loads(marks map[millrace.TableName]millrace.Mark) bool {
+	under := e.backfill.Progress()
+	n := 0
+	for _, p := range under {
+		if marks[p.Name].OID == p.OID {
+			n++
+		}
+	}
+	return n == len(under) && n == len(marks)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -56,6 +57,8 @@ type runner struct {
 	load    *load // nil unless this process does or did the first load
 	loading bool  // what the record says of the end is the load's to write
 	reached bool  // the source's position at the start
+
+	taken atomic.Int64 // number of the set of tables that the stream has taken up; -1: none yet
 }
 
 func newRunner(a *app, s *settings, f runFlags) *runner {
@@ -64,6 +67,7 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 	r.keeper = newKeeper(s)
 	r.keeper.standby = f.standby
 	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
+	r.taken.Store(-1)
 	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
 		wake: make(chan struct{}, 1), onFree: r.takeOver}
 	r.applies = &targetWatch{target: s.target, progress: r.progress, log: s.log}
@@ -319,7 +323,13 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	r.engine = e
 	r.mu.Unlock()
+	side, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stop()
+	watching.Go(func() { r.watchSet(side, e) })
 	if r.loaded() {
+		watching.Go(func() { r.addKeys(side, e) })
 		return r.judge(ctx, j, e.run(ctx))
 	}
 	return r.judge(ctx, j, r.streamAndLoad(ctx, e))

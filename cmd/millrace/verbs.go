@@ -10,6 +10,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.runCommand(),
 		a.statusCommand(),
 		a.waitCommand(),
+		a.tableCommand(),
 		a.cleanupCommand(),
 		a.connectorCommand(),
 		a.demoCommand(),

@@ -40,7 +40,7 @@ func TestInterruptedLoad(t *testing.T) {
 
 			p.source.SQL(t, "DELETE FROM b WHERE id > 500") // the load is to be short now
 			p.Start(t)                                      // run alone goes on with it
-			rig.Eventually(t, patience, func() bool { return p.record(t, "state") == "streaming" }, "the job streams", func() string { return p.Log(20) })
+			rig.Eventually(t, patience, func() bool { return p.record(t, "state") == "streaming" }, "the job streams")
 			if got := p.record(t, "consistent_from > consistent_point"); got != "t" {
 				t.Errorf("consistent_from is behind the consistent point: %s, want t", got)
 			}

@@ -1,0 +1,319 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// The set of tables of a job is in its record. What changes it raises the number of
+// the set there, and whoever streams starts its stream anew when it sees another
+// number: that takes up what has changed.
+
+// AddTables takes tables of the source that the patterns match into the set of a
+// job, which may be running: they are loaded beside the stream. It returns their
+// names.
+//
+// The record has them before the publication does, so that no change of them
+// surprises a running stream; and their load begins after that, with a snapshot
+// that sees every transaction which was open then: what such a one did before is
+// not in the stream.
+func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err error) {
+	l := newRun(o)
+	defer l.close()
+	if err := l.openJob(ctx, "add tables"); err != nil {
+		return nil, err
+	}
+	if err := l.selectNew(ctx); err != nil {
+		return nil, err
+	}
+	publish, err := l.mayPublish()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := l.makeTables(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range tables {
+		names = append(names, t.Name())
+	}
+	if err := l.inRecord(ctx, "add tables", func(tx pgx.Tx) error {
+		for _, t := range tables {
+			if err := record.BeginAdding(ctx, tx, l.Job, record.Table{OID: t.Source.OID, Name: t.Source.Name, TargetOID: t.Target.OID,
+				Filenode: t.Source.Filenode, Shape: catalog.ShapeOf(t.Source)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if publish != "" {
+		if _, err := l.source.Exec(ctx, publish); err != nil {
+			return nil, session.Wrap("add tables to publication "+l.job.Publication, millrace.PeerSource, err)
+		}
+		l.log.Info("added tables to the publication", "publication", l.job.Publication, "tables", len(tables))
+	}
+	return names, l.inRecord(ctx, "add tables", func(tx pgx.Tx) error {
+		for _, t := range tables {
+			if err := record.Added(ctx, tx, l.Job, t.Source.OID); err != nil {
+				return err
+			}
+			if err := record.BeginLoad(ctx, tx, l.Job, t.Source.OID, ""); err != nil {
+				return err
+			}
+		}
+		return record.RaiseSet(ctx, tx, l.Job)
+	})
+}
+
+// openJob reads the record of a job that has one, and what is needed to change its
+// set of tables.
+func (l *load) openJob(ctx context.Context, op string) (err error) {
+	if l.target, err = l.Target.Connect(ctx, session.Watch); err != nil {
+		return err
+	}
+	if l.job, _, err = record.Read(ctx, l.target, l.Job); err != nil {
+		return err
+	}
+	if l.job == nil || l.job.ConsistentFrom == 0 && !besides(l.job) {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: op,
+			Err:  fmt.Errorf("the first load of job %s is not complete", l.Job),
+			Hint: "millrace bootstrap does it; the set of tables can be changed then"}
+	}
+	if err := l.connectSource(ctx); err != nil {
+		return err
+	}
+	if l.server.InRecovery {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
+			Err: fmt.Errorf("the source is a standby, from which no table can be loaded beside the stream"), Hint: "connect to the primary"}
+	}
+	if l.server.SystemID != l.job.SystemID {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
+			Err:  fmt.Errorf("the source is system %s, the job follows system %s", l.server.SystemID, l.job.SystemID),
+			Hint: "point the source's URL at the server that the job was loaded from"}
+	}
+	if l.replica, err = snapshot.ReplicaAllowed(ctx, l.target); err != nil {
+		return err
+	}
+	l.pub, err = catalog.ReadPublication(ctx, l.source, l.job.Publication)
+	if err == nil && l.pub == nil {
+		err = &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
+			Err: fmt.Errorf("publication %s does not exist", l.job.Publication), Hint: restartHint}
+	}
+	return session.Wrap("read publication "+l.job.Publication, millrace.PeerSource, err)
+}
+
+// selectNew chooses the tables that the patterns match and that the job has not.
+func (l *load) selectNew(ctx context.Context) error {
+	all, err := catalog.Tables(ctx, l.source)
+	if err != nil {
+		return session.Wrap("select tables", millrace.PeerSource, err)
+	}
+	extensions, err := snapshot.ExtensionTables(ctx, l.source)
+	if err != nil {
+		return session.Wrap("select tables", millrace.PeerSource, err)
+	}
+	l.set = snapshot.Select(all, l.Patterns, nil, extensions)
+	problems := l.set.Problems
+	l.set.Tables = slices.DeleteFunc(l.set.Tables, func(t *catalog.Table) bool {
+		return slices.ContainsFunc(l.job.Tables, func(j record.Table) bool { return j.OID == t.OID && !j.Adding })
+	})
+	for _, t := range l.set.Tables {
+		if slices.ContainsFunc(l.job.Tables, func(j record.Table) bool { return j.Name == t.Name && j.OID != t.OID }) {
+			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "was made anew since the job copied it",
+				Cure: "millrace table drop " + t.Name.String() + " first, and empty the table at the destination"})
+		}
+	}
+	if len(l.set.Tables) == 0 && len(problems) == 0 {
+		problems = append(problems, snapshot.Finding{Subject: strings.Join(l.Patterns.Strings(), " "), Text: "the job has all of these tables already",
+			Cure: "millrace table resnapshot reads a table again"})
+	}
+	problems = append(problems, snapshot.CheckPublication(l.pub, slices.DeleteFunc(slices.Clone(l.set.Tables),
+		func(t *catalog.Table) bool { return l.pub.Table(t.OID) == nil }))...)
+	if len(problems) > 0 {
+		return problemError("add tables", problems)
+	}
+	return nil
+}
+
+// mayPublish gives the statement that adds what the publication lacks, or the
+// reason why it may not be executed.
+func (l *load) mayPublish() (string, error) {
+	var lacking snapshot.Selection
+	for _, t := range l.set.Tables {
+		if l.pub.Table(t.OID) == nil {
+			lacking.Tables = append(lacking.Tables, t)
+		}
+	}
+	if len(lacking.Tables) == 0 {
+		return "", nil
+	}
+	sql := strings.Replace(lacking.PublicationSQL(l.job.Publication), "CREATE PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" FOR",
+		"ALTER PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" ADD", 1)
+	if l.job.OwnsPublication || l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)) {
+		return sql, nil
+	}
+	return "", problemError("add tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication, Text: "lacks the tables, and is not the job's own",
+		Cure: sql + "; or let millrace do it with --create-publication"}})
+}
+
+// makeTables makes the tables of the set on the target, with everything but
+// foreign keys.
+func (l *load) makeTables(ctx context.Context) ([]*snapshot.Table, error) {
+	target, err := catalog.ReadServer(ctx, l.target)
+	if err != nil {
+		return nil, session.Wrap("read the server", millrace.PeerDestination, err)
+	}
+	problems, err := l.checkTarget(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(problems) > 0 {
+		return nil, problemError("add tables", problems)
+	}
+	if err := l.prepareDefinitions(ctx, target); err != nil {
+		return nil, err
+	}
+	if err := l.planNow(ctx); err != nil {
+		return nil, err
+	}
+	if p := l.definitions; p != nil {
+		if err := p.ApplyBefore(ctx, l.target); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.makeIndexes(ctx); err != nil {
+		return nil, err
+	}
+	tables, err := l.pairNow(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tables, l.refuseChecked(tables)
+}
+
+// chosen gives the tables of the job that the patterns match.
+func (l *load) chosen(op string) ([]record.Table, error) {
+	var tables []record.Table
+	for _, t := range l.job.Tables {
+		if l.Patterns.Match(t.Name) {
+			tables = append(tables, t)
+		}
+	}
+	if len(tables) == 0 {
+		return nil, problemError(op, []snapshot.Finding{{Subject: strings.Join(l.Patterns.Strings(), " "), Text: "the job has no such table",
+			Cure: "millrace status lists its tables"}})
+	}
+	return tables, nil
+}
+
+// Resnapshot has tables of the job read again, beside the stream, in place: each
+// is replaced in one transaction of the destination. mark is what the load begins
+// with.
+func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.TableName, err error) {
+	l := newRun(o)
+	defer l.close()
+	if err := l.openJob(ctx, "read tables again"); err != nil {
+		return nil, err
+	}
+	tables, err := l.chosen("read tables again")
+	if err != nil {
+		return nil, err
+	}
+	l.set = snapshot.Selection{}
+	for _, t := range tables {
+		l.set.Tables = append(l.set.Tables, &catalog.Table{OID: t.OID, Name: t.Name})
+		names = append(names, t.Name)
+	}
+	pairs, err := l.pairNow(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return names, l.inRecord(ctx, "read tables again", func(tx pgx.Tx) error {
+		for _, t := range pairs {
+			s := t.Source
+			if err := record.UpdateTable(ctx, tx, l.Job, record.Table{OID: s.OID, Name: s.Name, TargetOID: t.Target.OID,
+				Filenode: s.Filenode, Shape: catalog.ShapeOf(s)}); err != nil {
+				return err
+			}
+			if err := record.BeginLoad(ctx, tx, l.Job, s.OID, mark); err != nil {
+				return err
+			}
+		}
+		return record.RaiseSet(ctx, tx, l.Job)
+	})
+}
+
+// DropTables takes tables out of the job. Their rows stay. excluded tells whether
+// the job's configuration excludes a table; where it does not, a change of it
+// would stop the stream, unless it leaves the publication.
+func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName) bool) (names []millrace.TableName, err error) {
+	l := newRun(o)
+	defer l.close()
+	if err := l.openJob(ctx, "drop tables"); err != nil {
+		return nil, err
+	}
+	tables, err := l.chosen("drop tables")
+	if err != nil {
+		return nil, err
+	}
+	if len(tables) == len(l.job.Tables) {
+		return nil, problemError("drop tables", []snapshot.Finding{{Subject: "job " + l.Job, Text: "would have no table left",
+			Cure: "millrace cleanup ends a job"}})
+	}
+	var published []string
+	for _, t := range tables {
+		names = append(names, t.Name)
+		switch {
+		case l.pub.Table(t.OID) == nil:
+		case l.job.OwnsPublication && !l.pub.AllTables:
+			published = append(published, "ONLY "+t.Name.SQL())
+		case excluded(t.Name):
+		default:
+			return nil, problemError("drop tables", []snapshot.Finding{{Subject: t.Name.String(), Text: "is in a publication that is not the job's own",
+				Cure: fmt.Sprintf("exclude it in the configuration with '!%s' and restart the run, or ALTER PUBLICATION %s DROP TABLE %s", t.Name, millrace.QuoteIdent(l.job.Publication), t.Name.SQL())}})
+		}
+	}
+	if len(published) > 0 {
+		sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
+		if _, err := l.source.Exec(ctx, sql); err != nil {
+			return nil, session.Wrap("drop tables from publication "+l.job.Publication, millrace.PeerSource, err)
+		}
+	}
+	return names, l.inRecord(ctx, "drop tables", func(tx pgx.Tx) error {
+		for _, t := range tables {
+			if err := record.DropTable(ctx, tx, l.Job, t.OID); err != nil {
+				return err
+			}
+		}
+		return record.RaiseSet(ctx, tx, l.Job)
+	})
+}
+
+// AddKeys adds the foreign keys that tables lack which were loaded after the
+// first load, and validates them.
+func AddKeys(ctx context.Context, o Options) error {
+	l := newRun(o)
+	defer l.close()
+	if err := l.openJob(ctx, "add foreign keys"); err != nil {
+		return err
+	}
+	if err := l.adopt(ctx); err != nil {
+		return err
+	}
+	if err := l.planNow(ctx); err != nil || l.definitions == nil {
+		return err
+	}
+	return l.definitions.ApplyKeys(ctx, l.target, l.made)
+}

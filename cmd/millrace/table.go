@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/backfill"
+	"github.com/millrace/millrace/bootstrap"
+	"github.com/millrace/millrace/catalog"
+)
+
+func (a *app) tableCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "table",
+		Short: "Change the set of tables of a job, running or stopped",
+		Long: `Table changes which tables a job carries. The job may be running: its stream starts anew
+within a second, which takes as long as a reconnect, and goes on where it was. A stopped job
+takes the change up at its next run.`,
+	}
+	var f bootstrapFlags
+	add := a.tableVerb("add", "Load more tables beside the stream", `Add takes tables of the source into the job: it makes them at the destination, adds them to
+the publication where that is the job's own or --create-publication allows it, and has them
+loaded in chunks while the stream goes on. Their load begins once all transactions have ended
+that were open before.`, `  millrace table add -c shop.yaml public.invoices 'billing.*'`, &f,
+		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+			return bootstrap.AddTables(ctx, o)
+		}, "is loaded beside the stream")
+	f.add(add)
+	again := a.tableVerb("resnapshot", "Read tables again, in place", `Resnapshot reads tables of the job again and replaces each in one transaction of the
+destination: readers see the old or the new state. Meanwhile changes of the table wait, and
+while one table is read the stream waits. It also cures a job that has stopped at a change
+of such a table, which is passed over then.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
+		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+			return bootstrap.Resnapshot(ctx, o, backfill.ReplaceMark)
+		}, "is read again")
+	drop := a.tableVerb("drop", "Take tables out of the job", `Drop takes tables out of the job and, where that is the job's own, out of the publication.
+Their rows stay at the destination. From a publication of somebody else they have to be
+excluded in the configuration before.`, `  millrace table drop -c shop.yaml public.audit`, nil,
+		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+			return bootstrap.DropTables(ctx, o, func(t millrace.TableName) bool { return !s.patterns.Empty() && !s.patterns.Match(t) })
+		}, "is no longer carried")
+	c.AddCommand(add, again, drop)
+	return c
+}
+
+// tableVerb is one of the verbs: it names tables by patterns.
+func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags,
+	do func(context.Context, *settings, bootstrap.Options) ([]millrace.TableName, error), done string) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " TABLE…", Short: short, Long: long, Example: example, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			patterns, errs := catalog.ParsePatterns(args)
+			if len(errs) > 0 {
+				return usage(c, errs[0])
+			}
+			if f == nil {
+				f = &bootstrapFlags{}
+			}
+			s, err := a.load(f.override)
+			if err != nil {
+				return err
+			}
+			ctx, stop := withSignals(c.Context())
+			defer stop()
+			o := s.loadOptions(f, instanceID())
+			o.Patterns = patterns
+			names, err := do(ctx, s, o)
+			if err != nil {
+				return &exit{jobExitCode(err), err}
+			}
+			return a.printTables(name, names, done)
+		},
+	}
+}
+
+func (a *app) printTables(verb string, names []millrace.TableName, done string) error {
+	for _, n := range names {
+		var err error
+		if a.json {
+			err = a.printJSON(map[string]any{"action": verb, "table": n.String()})
+		} else {
+			err = printf(a.stdout, "%s %s\n", n, done)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookEvery is how often a run looks whether the set of tables was changed.
+const lookEvery = time.Second
+
+// watchSet has the stream start anew when somebody has changed the set of tables.
+func (r *runner) watchSet(ctx context.Context, e *engine) {
+	var book ledger
+	defer func() {
+		if book != nil {
+			_ = book.Close(context.WithoutCancel(ctx)) // it was only read
+		}
+	}()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if book == nil || book.Closed() {
+			var err error
+			if book, err = r.openLedger(ctx); err != nil {
+				book = nil
+				continue
+			}
+		}
+		j, _, err := book.Read(ctx)
+		if err != nil || j == nil {
+			continue
+		}
+		if taken := r.taken.Load(); taken >= 0 && j.Set != taken {
+			r.taken.Store(-1) // until the stream has started anew
+			r.remember(j, r.checkpoint())
+			e.backfill.StartAnew()
+		}
+	}
+}
+
+func (r *runner) checkpoint() millrace.Checkpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cp
+}
+
+// addKeys adds the foreign keys of tables that are loaded after the first load, each
+// time that all of them are there.
+func (r *runner) addKeys(ctx context.Context, e *engine) {
+	for {
+		select {
+		case <-e.loaded:
+		case <-ctx.Done():
+			return
+		}
+		if r.awaitMarks(ctx) != nil {
+			return
+		}
+		o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
+		if err := r.retry(ctx, func() error { return bootstrap.AddKeys(ctx, o) }); err != nil && ctx.Err() == nil {
+			r.log.Warn("foreign keys of added tables could not be made", "cause", err, "hint", millrace.HintOf(err))
+		}
+		if err := r.reread(ctx); err != nil && ctx.Err() == nil {
+			r.log.Debug("read the record", "cause", err)
+		}
+	}
+}
