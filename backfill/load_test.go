@@ -21,7 +21,7 @@ CREATE TABLE names (name public.citext, kind mood, v numeric, n int NOT NULL DEF
 CREATE TABLE fulls (k text, n int NOT NULL DEFAULT 0);
 ALTER TABLE fulls REPLICA IDENTITY FULL;`
 
-const shopFill = `INSERT INTO ints SELECT g, 0, CASE WHEN g % 5 = 0 THEN repeat(md5(g::text), 100) END FROM generate_series(1, 3000) g;
+const shopFill = `INSERT INTO ints SELECT g, 0, CASE WHEN g % 25 = 0 THEN repeat(md5(g::text), 100) END FROM generate_series(1, 2500) g;
 INSERT INTO names SELECT 'Name' || g % 500, (enum_range(NULL::mood))[1 + g % 3], g / 3.0, 0 FROM generate_series(1, 2000) g;
 INSERT INTO fulls SELECT 'k' || g % 100, g FROM generate_series(1, 500) g;`
 
@@ -50,7 +50,7 @@ func writer(ctx context.Context, t *testing.T, b *bed, seed uint64, truncates bo
 			"INSERT INTO ints SELECT g, 2 FROM generate_series(5000, 5300) g ON CONFLICT (id) DO UPDATE SET n = ints.n + 2",
 			"DELETE FROM ints WHERE id BETWEEN 5100 AND 5200",
 		}
-		if truncates && rng.IntN(150) == 0 {
+		if truncates && rng.IntN(400) == 0 {
 			stmts = []string{"TRUNCATE ints; INSERT INTO ints SELECT g, 9 FROM generate_series(1, 2500) g"}
 		}
 		n := 1 + rng.IntN(3)
@@ -81,7 +81,7 @@ func (b *bed) write(t *testing.T, writers int, truncates bool) (stop func()) {
 }
 
 // small makes chunks so small that a load has many.
-func small(b *bed) { b.opt.ChunkBytes = 8 << 10 }
+func small(b *bed) { b.opt.ChunkBytes = 48 << 10 }
 
 // TestLoadsAnIdleTable loads tables that nobody writes to.
 func TestLoadsAnIdleTable(t *testing.T) {
@@ -112,9 +112,9 @@ func TestLoadsUnderWrites(t *testing.T) {
 func TestResumesAfterKills(t *testing.T) {
 	b := newBed(t, rig.Shared(t, rig.Newest), shopDDL, shopFill)
 	small(b)
-	stop := b.write(t, 2, false)
+	stop := b.write(t, 1, false)
 	rng := rand.New(rand.NewPCG(3, 4))
-	for range 6 {
+	for range 4 {
 		b.run(t)
 		left := b.dst.Query(t, "SELECT coalesce(sum(rows), 0) FROM millrace.chunk")
 		rig.Eventually(t, patience, func() bool {
