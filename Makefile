@@ -49,8 +49,8 @@ fuzz: ## Every fuzz target for FUZZTIME (default 30s)
 soak: rig ## Two minutes of kills per pair of versions, all cases in all ways
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
 
-interop: rig ## Every case in every way on every pair of versions
-	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases' ./internal/cases
+interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven)
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases|TestInterop' ./internal/cases ./kafka/...
 
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench

@@ -383,9 +383,9 @@ func timetzLeaf(s Style) node {
 			start := len(c.scratch)
 			if s.Lossy && !s.Plain {
 				_, micros = floorDiv(micros-int64(east)*microsInSec, microsInDay)
-				c.scratch = append(appendClock(c.scratch, micros, 6), 'Z')
+				c.scratch = append(appendClock(c.scratch, micros, -1), 'Z')
 			} else {
-				c.scratch = appendZone(appendClock(c.scratch, micros, 6), east, true)
+				c.scratch = appendZone(appendClock(c.scratch, micros, -1), east, true)
 			}
 			return atom{s: c.scratch[start:]}, nil
 		},

@@ -23,9 +23,11 @@ type golden struct {
 }
 
 // goldens reads the records of table topics.
-func goldens(t *testing.T, file string) []golden {
+func goldens(t *testing.T, file string) []golden { return parseGoldens(readFile(t, file)) }
+
+func parseGoldens(text string) []golden {
 	var all []golden
-	for _, line := range strings.Split(readFile(t, file), "\n") {
+	for _, line := range strings.Split(text, "\n") {
 		f := strings.Split(line, "\t")
 		if len(f) != 3 || !strings.HasPrefix(f[0], "t.public.") || f[0] == "t.public.dbz_signal" {
 			continue
