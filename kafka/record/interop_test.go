@@ -211,7 +211,7 @@ func TestInteropApicurio(t *testing.T) {
 	cmd.Dir = app
 	out := lines(t, cmd)
 	go func() {
-		for range out { //nolint:revive // its log is not of interest
+		for range out {
 		}
 	}()
 	base := "http://127.0.0.1:" + port + "/apis/ccompat/v7"
