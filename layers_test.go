@@ -29,6 +29,7 @@ var layers = map[string]string{
 	"datum":       ".",
 	"catalog":     ". session datum",
 	"record":      ". session",
+	"hooks":       "",
 	"schema":      ". session catalog",
 	"snapshot":    ". session catalog",
 	"apply":       ". session catalog record internal/crash",
@@ -39,7 +40,7 @@ var layers = map[string]string{
 	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web config bootstrap check replication spool airbyte datum " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum " +
 		"internal/rig/pgserver internal/crash",
 
 	"kafka/record": ". datum catalog",

@@ -57,13 +57,14 @@ func ReadSender(ctx context.Context, q Querier, slot string) (*Sender, error) {
 // see of another role's session is zero without that.
 type Backend struct {
 	PID         int32 // 0: a prepared transaction, which has no session
+	User        string
 	Application string
 	State       string        // such as idle in transaction
 	Open        time.Duration // age of its transaction; 0: unknown
 }
 
 const oldestSQL = `
-SELECT COALESCE(l.pid, 0), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
+SELECT COALESCE(l.pid, 0), COALESCE(a.usename, p.owner, '')::text, COALESCE(a.application_name, ''), COALESCE(a.state, ''),
        COALESCE(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - COALESCE(a.xact_start, p.prepared)), 0)
   FROM pg_catalog.pg_locks l
   LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
@@ -82,7 +83,7 @@ func OldestTransaction(ctx context.Context, q Querier) (*Backend, error) {
 func readBackend(row pgx.Row, op string) (*Backend, error) {
 	var b Backend
 	var seconds float64
-	err := row.Scan(&b.PID, &b.Application, &b.State, &seconds)
+	err := row.Scan(&b.PID, &b.User, &b.Application, &b.State, &seconds)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -121,7 +122,7 @@ SELECT a.pid, COALESCE(a.state, ''), COALESCE(a.wait_event_type, ''), COALESCE(a
  LIMIT 1`
 
 const backendSQL = `
-SELECT a.pid, COALESCE(a.application_name, ''), COALESCE(a.state, ''),
+SELECT a.pid, COALESCE(a.usename, '')::text, COALESCE(a.application_name, ''), COALESCE(a.state, ''),
        COALESCE(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - a.xact_start), 0)
   FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 

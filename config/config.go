@@ -21,6 +21,7 @@ type Config struct {
 	Resources   Resources
 	Safety      Safety
 	HTTP        HTTP
+	Hooks       Hooks
 }
 
 // Source is where the history comes from.
@@ -115,9 +116,15 @@ type Safety struct {
 	InsecureSkipTLSVerify        bool
 	AutoCreatePublication        bool
 	AllowRemotePublicationCreate bool
-	WALRetentionAction           string // always "alarm" in this version
+	WALRetentionAction           string // ActionAlarm or ActionStop
 	HeartbeatInterval            time.Duration
 }
+
+// The values of safety.wal_retention_action.
+const (
+	ActionAlarm = "alarm"
+	ActionStop  = "stop"
+)
 
 // HTTP is the server for status, metrics and waiters.
 type HTTP struct {
@@ -125,6 +132,18 @@ type HTTP struct {
 	// is taken; an address that was configured may not.
 	Listen string
 	Token  Secret
+}
+
+// Hooks say who is told of changes of the state, and of alarms.
+type Hooks struct {
+	Webhook Webhook
+	Command []string // program and arguments, run without a shell
+}
+
+// Webhook is a URL that is sent a POST.
+type Webhook struct {
+	URL           Secret
+	Authorization Secret // the header of that name
 }
 
 // DefaultListen is http.listen where nothing is configured.
@@ -155,7 +174,7 @@ func Default() *Config {
 		},
 		Safety: Safety{
 			RequireTLS:         true,
-			WALRetentionAction: "alarm",
+			WALRetentionAction: ActionAlarm,
 			HeartbeatInterval:  10 * time.Second,
 		},
 		HTTP: HTTP{},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/hooks"
 	"github.com/millrace/millrace/session"
 )
 
@@ -56,6 +57,7 @@ safety:
   wal_retention_action: alarm
   heartbeat_interval: 5s
 http: {listen: "127.0.0.1:0", token: abc, actions: false}
+hooks: {webhook: {url: "http://127.0.0.1:9/x", authorization: Bearer x}, command: [/usr/bin/logger, -t, millrace]}
 `
 
 // checks are those that the command uses.
@@ -72,6 +74,7 @@ var checks = Checks{
 		}
 		return nil
 	},
+	Webhook: func(url string, s Safety) error { return hooks.CheckURL(url, s.RequireTLS) },
 }
 
 func report(c *Config, p Problems) string { return p.Plus(c.Validate(checks)).String() }
@@ -120,6 +123,8 @@ func TestEveryKey(t *testing.T) {
 		},
 		Safety: Safety{false, true, true, true, "alarm", 5 * time.Second},
 		HTTP:   HTTP{"127.0.0.1:0", Template("abc")},
+		Hooks: Hooks{Webhook{Template("http://127.0.0.1:9/x"), Template("Bearer x")},
+			[]string{"/usr/bin/logger", "-t", "millrace"}},
 	}
 	if diff := cmp.Diff(want, c, cmp.AllowUnexported(Secret{})); diff != "" {
 		t.Error(diff)
@@ -189,7 +194,13 @@ func TestProblems(t *testing.T) {
 		{"source: {postgres: {streaming: parallel}}", "source.postgres.streaming: parallel: not available in this version"},
 		{"source: {postgres: {streaming: maybe}}", "source.postgres.streaming: want on or off"},
 		{"safety: {wal_retention_action: pause_load}", "safety.wal_retention_action: pause_load: not available in this version"},
-		{"safety: {wal_retention_action: stop}", "safety.wal_retention_action: stop: not available in this version"},
+		{"safety: {wal_retention_action: stop}", ""},
+		{"safety: {wal_retention_action: drop}", "safety.wal_retention_action: want alarm or stop"},
+		{"hooks: {webhook: {url: http://hooks.example/secret}}", "hooks.webhook.url: beyond loopback only https is accepted"},
+		{"hooks: {webhook: {authorization: a}}", "hooks.webhook.url: missing"},
+		{"hooks: {webhook: {url: \"${UNSET}\"}}", "hooks.webhook.url: environment variable UNSET is not set"},
+		{"hooks: {command: date}", "hooks.command: want a list of texts"},
+		{"hooks: {command: [\"\"]}", "hooks.command: want a program and its arguments"},
 		{"http: {actions: true}", "http.actions: not available in this version"},
 
 		{"snapshot: {parallel: \"${UNSET}\"}", "snapshot.parallel: environment variable UNSET is not set"},

@@ -76,12 +76,16 @@ func fieldsOf(c *Config) map[string]field {
 		"safety.auto_create_publication":         boolean(&c.Safety.AutoCreatePublication),
 		"safety.allow_remote_publication_create": boolean(&c.Safety.AllowRemotePublicationCreate),
 		"safety.wal_retention_action": choice(&c.Safety.WALRetentionAction,
-			[]string{"alarm"}, "pause_load", "stop"),
+			[]string{ActionAlarm, ActionStop}, "pause_load"),
 		"safety.heartbeat_interval": duration(&c.Safety.HeartbeatInterval),
 
 		"http.listen":  text(&c.HTTP.Listen),
 		"http.token":   secret(&c.HTTP.Token),
 		"http.actions": neverTrue(),
+
+		"hooks.webhook.url":           secret(&c.Hooks.Webhook.URL),
+		"hooks.webhook.authorization": secret(&c.Hooks.Webhook.Authorization),
+		"hooks.command":               texts(&c.Hooks.Command),
 	}
 }
 

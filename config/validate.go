@@ -18,6 +18,9 @@ type Checks struct {
 	// Conn reads a connection string, under the rule of Safety. Its errors
 	// quote nothing of the string.
 	Conn func(peer millrace.Peer, conn string, safety Safety) error
+	// Webhook looks at a URL, under the rule of Safety. Its errors quote nothing
+	// of it.
+	Webhook func(url string, safety Safety) error
 }
 
 // minMemory is what the process needs for itself, with room to collect
@@ -38,6 +41,7 @@ func (c *Config) Validate(checks Checks) Problems {
 	c.validateRanges(&p)
 	c.validateMemory(&p)
 	c.validateHTTP(&p)
+	c.validateHooks(&p, checks)
 	return p.sorted()
 }
 
@@ -154,5 +158,30 @@ func (c *Config) validateHTTP(p *Problems) {
 	ip := net.ParseIP(host)
 	if loopback := host == "localhost" || ip != nil && ip.IsLoopback(); !loopback && token == "" {
 		p.add("http.token", "needed to listen beyond loopback (http.listen is %s)", addr)
+	}
+}
+
+func (c *Config) validateHooks(p *Problems, checks Checks) {
+	if len(c.Hooks.Command) > 0 && c.Hooks.Command[0] == "" {
+		p.add("hooks.command", "want a program and its arguments")
+	}
+	hook := &c.Hooks.Webhook
+	if hook.URL.Empty() {
+		if !hook.Authorization.Empty() {
+			p.add("hooks.webhook.url", missing)
+		}
+		return
+	}
+	url, err := hook.URL.Get()
+	switch {
+	case err != nil:
+		p.add("hooks.webhook.url", "%v", err)
+	case checks.Webhook != nil:
+		if err := checks.Webhook(url, c.Safety); err != nil {
+			p.add("hooks.webhook.url", "%v", err)
+		}
+	}
+	if _, err := hook.Authorization.Get(); err != nil {
+		p.add("hooks.webhook.authorization", "%v", err)
 	}
 }

@@ -40,6 +40,9 @@ type keeper struct {
 	// onRival is called once when another instance turns out to live while
 	// this one waits for the slot.
 	onRival func(record.Runtime)
+	// onState is called when another state was written by this instance; nil:
+	// nobody asks.
+	onState func(state record.State, reason, hint string)
 
 	mu     sync.Mutex
 	rt     record.Runtime
@@ -49,6 +52,7 @@ type keeper struct {
 	why    string       // the cause of rt.Condition; stands before the reason
 	dirty  bool         // state, reason or hint are not written
 	shy    bool         // another instance may live: the state is not ours to write
+	told   record.State // the last one that onState was told
 	fence  record.Fence // as last read or claimed; zero before there is a record
 	rivals map[string]time.Time
 
@@ -90,6 +94,24 @@ func (k *keeper) set(state record.State, reason string) {
 	k.poke()
 }
 
+// tell passes a state on, once.
+func (k *keeper) tell(state record.State, reason, hint string) {
+	k.mu.Lock()
+	changed := k.told != state
+	k.told = state
+	k.mu.Unlock()
+	if changed && k.onState != nil {
+		k.onState(state, reason, hint)
+	}
+}
+
+// isShy tells whether the state is another instance's to write.
+func (k *keeper) isShy() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shy
+}
+
 // hintOf is the hint of a state in which nothing is wrong.
 func hintOf(state record.State) string {
 	switch state {
@@ -111,6 +133,7 @@ func (k *keeper) follow(state record.State, reason string) {
 	}
 	k.state, k.reason, k.hint, k.dirty = state, reason, hintOf(state), false
 	k.mu.Unlock()
+	k.tell(state, reason, hintOf(state))
 }
 
 // waits takes note of what a first load waits for, which the load writes itself.
@@ -254,6 +277,7 @@ func (k *keeper) write(ctx context.Context) error {
 		k.mu.Lock()
 		k.dirty = k.state != state || or(k.why, k.reason) != reason || k.hint != hint
 		k.mu.Unlock()
+		k.tell(state, reason, hint)
 	}
 	if there, err := k.recorded(ctx); err != nil || !there {
 		return err

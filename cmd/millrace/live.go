@@ -18,7 +18,7 @@ func (r *runner) status() *web.Status {
 	r.mu.Unlock()
 	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
 		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
-		Source: r.watch.status(), Alarms: r.alarms.list(), Tables: []web.Table{}}
+		Source: r.watch.status(), Alarms: r.governor.list(), Tables: []web.Table{}}
 	if e != nil {
 		// The stream tells of its server's position as well, and what is held
 		// has been there.

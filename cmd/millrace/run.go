@@ -91,10 +91,12 @@ func limitMemory(c *config.Config) {
 func (r *runner) end(ctx context.Context, err error) error {
 	state, reason, hint := r.verdict(ctx, err)
 	r.progress.End(err)
-	within := lastWrite
+	within, tell := lastWrite, tellWithin
 	if !interrupted(ctx) {
-		within = lastWriteOfError
+		within, tell = lastWriteOfError, tellWithinOfError
 	}
+	r.tellEnd(state, reason, hint, err)
+	defer r.hooks.Close(tell)
 	if werr := r.keeper.finish(within, state, reason, hint); werr != nil {
 		r.log.Warn("the job's record was not written", "state", state, "cause", werr)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/hooks"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/session"
@@ -44,12 +45,13 @@ type runner struct {
 	keeper    *keeper
 	watch     *sourceWatch
 	applies   *targetWatch
-	alarms    *alarms
+	governor  *governor
 	server    *web.Server
 	listening chan struct{} // closed once the address is known
 	closeHTTP func()
 	engine    *engine
 	errors    errorCounts
+	hooks     *hooks.Teller
 
 	mu      sync.Mutex
 	record  *record.Job // nil until there is one
@@ -65,10 +67,11 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 	r := &runner{app: a, settings: s, flags: f, progress: relay.NewProgress(), closeHTTP: func() {},
 		listening: make(chan struct{})}
 	r.keeper = newKeeper(s)
-	r.keeper.standby = f.standby
-	r.alarms = newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.log)
+	r.keeper.standby, r.keeper.onState = f.standby, r.tellState
+	r.governor = newGovernor(s, s.log)
+	r.governor.onAlarm = r.tellAlarm
 	r.taken.Store(-1)
-	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, alarms: r.alarms, log: s.log,
+	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, governor: r.governor, log: s.log,
 		wake: make(chan struct{}, 1), onFree: r.takeOver}
 	r.applies = &targetWatch{target: s.target, progress: r.progress, log: s.log}
 	return r
@@ -81,14 +84,16 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.serve(); err != nil {
 		return err
 	}
+	r.hooks = newTeller(r.settings)
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	r.keeper.onRival = func(other record.Runtime) { stop(rivalError(other)) }
+	r.governor.stop = stop
 	err := r.work(running)
-	var rival *millrace.Error
+	var told *millrace.Error // by the keeper or the governor
 	switch cause := context.Cause(running); {
-	case errors.As(cause, &rival):
-		err = rival
+	case errors.As(cause, &told):
+		err = told
 	case interrupted(ctx) && (errors.Is(err, context.Canceled) || errors.Is(err, errSignal) || millrace.KindOf(err) == millrace.KindRetry):
 		err = nil
 	}

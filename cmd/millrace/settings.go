@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/check"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/hooks"
 	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/web"
 )
@@ -64,6 +65,7 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 			_, err := e.Config()
 			return cause(err)
 		},
+		Webhook: func(url string, safety config.Safety) error { return hooks.CheckURL(url, safety.RequireTLS) },
 	}))
 	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
 	s := &settings{Config: c, patterns: patterns, log: log, journal: journal, warned: map[check.Finding]bool{}}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -31,7 +30,7 @@ const (
 type sourceWatch struct {
 	source   *session.Endpoint
 	progress *relay.Progress
-	alarms   *alarms
+	governor *governor
 	log      *slog.Logger
 	wake     chan struct{}
 	// onFree is called at each look that finds the slot unused.
@@ -47,6 +46,7 @@ type sourceWatch struct {
 	spilled  bool            // it has spilled since the look before
 	oldest   *catalog.Backend
 	looks    int
+	walDir   string // where the source keeps its WAL, as far as that is on this machine
 }
 
 // run watches until ctx ends.
@@ -78,6 +78,7 @@ func (w *sourceWatch) follow(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	w.know(server)
+	w.walDir = walDir(ctx, conn)
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -125,9 +126,10 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 		w.moved = now
 	}
 	w.position, w.slot = position, slot
+	oldest := w.oldest
 	w.mu.Unlock()
 	w.progress.Observe(position, now)
-	w.alarms.judge(slot, w.progress.Lag(now))
+	w.governor.observe(observation{at: now, slot: slot, lag: w.progress.Lag(now), free: freeSpace(w.walDir), oldest: oldest})
 	if slot != nil && !slot.Active {
 		w.onFree()
 	}
@@ -255,13 +257,12 @@ const muchWAL = 64 << 20
 // walHeldBy tells a lag of ours from a transaction at the source that is older
 // than what we have confirmed: no reader of the slot can help there.
 func walHeldBy(slot *catalog.Slot, oldest *catalog.Backend) string {
-	behind := int64(slot.ConfirmedFlush) - int64(slot.Restart)
 	switch {
 	case slot.RetainedBytes < muchWAL:
 		return ""
-	case behind > slot.RetainedBytes/2 && oldest != nil:
+	case heldByTransaction(slot) && oldest != nil:
 		return waitsForTransaction
-	case behind > slot.RetainedBytes/2:
+	case heldByTransaction(slot):
 		return ""
 	}
 	return "lag"
@@ -276,70 +277,4 @@ func backendStatus(b *catalog.Backend) *web.Backend {
 		s.Seconds = web.Known(b.Open.Seconds())
 	}
 	return s
-}
-
-// alarms are the limits that are crossed now. Each is logged when it begins and
-// when it ends.
-type alarms struct {
-	maxLag      int64 // bytes; 0: none
-	maxRetained int64
-	log         *slog.Logger
-
-	mu     sync.Mutex
-	active map[string]web.Alarm
-}
-
-func newAlarms(maxLag, maxRetained int64, log *slog.Logger) *alarms {
-	return &alarms{maxLag: maxLag, maxRetained: maxRetained, log: log, active: make(map[string]web.Alarm)}
-}
-
-func (a *alarms) judge(slot *catalog.Slot, lag relay.Lag) {
-	retained, unsafe := "", ""
-	if slot != nil {
-		if a.maxRetained > 0 && slot.RetainedBytes > a.maxRetained {
-			retained = fmt.Sprintf("slot %s keeps %s of WAL at the source, more than %s", slot.Name,
-				size(slot.RetainedBytes), size(a.maxRetained))
-		}
-		if slot.WALStatus == "unreserved" || slot.WALStatus == "lost" {
-			unsafe = fmt.Sprintf("slot %s is %s: the source is about to remove, or has removed, WAL that it needs",
-				slot.Name, slot.WALStatus)
-		}
-	}
-	a.set("wal_retention_alarm", retained)
-	a.set("wal_status", unsafe)
-	behind := ""
-	if a.maxLag > 0 && lag.Bytes != nil && *lag.Bytes > a.maxLag {
-		behind = fmt.Sprintf("the destination is %s behind, more than %s", size(*lag.Bytes), size(a.maxLag))
-	}
-	a.set("max_replication_lag", behind)
-}
-
-func (a *alarms) set(name, message string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	was, ok := a.active[name]
-	switch {
-	case message == "" && ok:
-		delete(a.active, name)
-		a.log.Info("alarm ended", "alarm", name, "since", was.Since.Time)
-	case message != "" && !ok:
-		a.active[name] = web.Alarm{Name: name, Since: web.Time{Time: time.Now()}, Message: message}
-		a.log.Warn("alarm", "alarm", name, "message", message)
-	case message != "":
-		was.Message = message
-		a.active[name] = was
-	}
-}
-
-// list gives the alarms in the order of their names.
-func (a *alarms) list() []web.Alarm {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := []web.Alarm{}
-	for _, name := range []string{"max_replication_lag", "wal_retention_alarm", "wal_status"} {
-		if alarm, ok := a.active[name]; ok {
-			all = append(all, alarm)
-		}
-	}
-	return all
 }

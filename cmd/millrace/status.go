@@ -244,9 +244,9 @@ func addSource(ctx context.Context, s *settings, st *web.Status, j *record.Job, 
 			st.Lag.Seconds, st.Lag.Transactions = web.Known(0.0), web.Known(int64(0))
 		}
 	}
-	a := newAlarms(int64(s.Resources.MaxReplicationLag), int64(s.Resources.WALRetentionAlarm), s.quietLog())
-	a.judge(slot, st.Lag)
-	st.Alarms = a.list()
+	g := newGovernor(s, s.quietLog())
+	g.observe(observation{at: time.Now(), slot: slot, lag: st.Lag, oldest: oldest})
+	st.Alarms = g.list()
 	if slot == nil {
 		st.Alarms = append(st.Alarms, web.Alarm{Name: "slot_missing", Since: web.Time{Time: time.Now()},
 			Message: "the source has no slot " + j.Slot})

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"log/slog"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/web"
 )
@@ -48,29 +45,4 @@ func TestStatusText(t *testing.T) {
 		LoadStarted: &web.Time{Time: at}}
 	now := at.Add(1500 * time.Millisecond)
 	golden(t, filepath.Join("testdata", "status.txt"), statusText(running, now)+"\n"+statusText(stopped, now))
-}
-
-func TestAlarms(t *testing.T) {
-	var log strings.Builder
-	a := newAlarms(1000, 2000, slog.New(slog.NewTextHandler(&log, nil)))
-	slot := &catalog.Slot{Name: "s", RetainedBytes: 2001, WALStatus: "reserved"}
-	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1000))})
-	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1001))})
-	a.judge(slot, relay.Lag{Bytes: web.Known(int64(1002))})
-	got := a.list()
-	if len(got) != 2 || got[0].Name != "max_replication_lag" || got[1].Name != "wal_retention_alarm" {
-		t.Errorf("alarms %v", got)
-	}
-	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
-		t.Errorf("%d lines for two alarms:\n%s", n, &log)
-	}
-	a.judge(nil, relay.Lag{})
-	if len(a.list()) != 0 || strings.Count(log.String(), "alarm ended") != 2 {
-		t.Errorf("not ended: %v\n%s", a.list(), &log)
-	}
-	slot.RetainedBytes, slot.WALStatus = 0, "unreserved"
-	a.judge(slot, relay.Lag{})
-	if got := a.list(); len(got) != 1 || got[0].Name != "wal_status" {
-		t.Errorf("alarms %v", got)
-	}
 }

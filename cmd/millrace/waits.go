@@ -102,8 +102,11 @@ func backendText(b *catalog.Backend) string {
 	}
 	s := fmt.Sprintf("pid %d", b.PID)
 	var more string
+	if b.User != "" {
+		more = "user " + b.User
+	}
 	if b.Application != "" {
-		more = b.Application
+		more = join(more, b.Application)
 	}
 	if b.State != "" && b.State != "active" {
 		more = join(more, b.State)
