@@ -90,7 +90,8 @@ var thirdParty = map[string]string{
 // testsOnly are modules that tests of any package may use beside those of the
 // list above.
 const testsOnly = "github.com/jackc/pgx/v5 github.com/twmb/franz-go github.com/jackc/pglogrepl github.com/google/go-cmp " +
-	"github.com/rogpeppe/go-internal pgregory.net/rapid go.uber.org/goleak golang.org/x/sync github.com/hamba/avro/v2"
+	"github.com/rogpeppe/go-internal pgregory.net/rapid go.uber.org/goleak golang.org/x/sync github.com/hamba/avro/v2 " +
+	"github.com/chromedp"
 
 func TestLayers(t *testing.T) {
 	listed := maps.Clone(layers)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -113,4 +114,71 @@ func documentedAll(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+var (
+	metric  = regexp.MustCompile(`\bmillrace_[a-z_]+`)
+	rule    = regexp.MustCompile(`(?m)^ {6}- alert: (\w+)$`)
+	runbook = regexp.MustCompile(`(?m)^ {10}runbook: (\S+)$`)
+)
+
+// TestMonitoringFiles: every metric that a rule, a test of one or a panel uses
+// exists, every rule has what one needs who is woken up by it, and is tested.
+// make interop has promtool read them.
+func TestMonitoringFiles(t *testing.T) {
+	read := func(name string) string {
+		b, err := os.ReadFile(filepath.Join("..", "monitoring", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	exist := metricNames()
+	for _, name := range []string{"alerts.yml", "alerts_test.yml", "grafana.json"} {
+		used := metric.FindAllString(read(name), -1)
+		if len(used) < 10 {
+			t.Errorf("%s: only %d metrics", name, len(used))
+		}
+		for _, m := range used {
+			plain := m
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				if s := strings.TrimSuffix(m, suffix); slices.Contains(exist, s) {
+					plain = s
+				}
+			}
+			if !slices.Contains(exist, plain) {
+				t.Errorf("%s uses %s, which does not exist", name, m)
+			}
+		}
+	}
+	if !json.Valid([]byte(read("grafana.json"))) {
+		t.Error("grafana.json is no JSON")
+	}
+	rules, tests := read("alerts.yml"), read("alerts_test.yml")
+	blocks := strings.Split(rules, "      - alert: ")[1:]
+	if len(blocks) < 10 || len(rule.FindAllString(rules, -1)) != len(blocks) {
+		t.Errorf("%d rules", len(blocks))
+	}
+	for _, b := range blocks {
+		name, _, _ := strings.Cut(b, "\n")
+		for _, part := range []string{"\n        expr: ", "severity: ", "summary: ", "description: ", "runbook: "} {
+			if !strings.Contains(b, part) {
+				t.Errorf("%s has no %s", name, strings.TrimSpace(part))
+			}
+		}
+		if !strings.Contains(tests, "alertname: "+name) {
+			t.Errorf("%s is not tested", name)
+		}
+	}
+	for _, m := range runbook.FindAllStringSubmatch(rules, -1) {
+		path, anchor, _ := strings.Cut(m[1], "#")
+		b, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(path)))
+		if err != nil {
+			t.Error(err)
+		}
+		heading := strings.ReplaceAll(anchor, "-", " ")
+		if anchor != "" && !strings.Contains(strings.ToLower(string(b)), "# "+heading+"\n") {
+			t.Errorf("%s has no heading %q", path, heading)
+		}
+	}
 }
