@@ -57,7 +57,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(closeTab)
 	b := &browser{Context: ctx, t: t}
 	chromedp.ListenTarget(ctx, b.note)
-	b.run("start", log.Enable(), network.Enable(), runtime.Enable())
+	b.run("start", log.Enable(), network.Enable(), runtime.Enable()) //nolint:forbidigo // the browser's log
 	return b
 }
 
@@ -65,8 +65,8 @@ func (b *browser) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {
-	case *log.EventEntryAdded: // violations of the content policy come here
-		b.problems = append(b.problems, fmt.Sprint(e.Entry.Level, ": ", e.Entry.Text, " ", e.Entry.URL))
+	case *log.EventEntryAdded: //nolint:forbidigo // the browser's log, where violations of the content policy are
+		b.problems = append(b.problems, fmt.Sprint(e.Entry.Text, " ", e.Entry.URL)) //nolint:forbidigo // as above
 	case *runtime.EventExceptionThrown:
 		b.problems = append(b.problems, e.ExceptionDetails.Error())
 	case *runtime.EventConsoleAPICalled:
