@@ -400,3 +400,23 @@ func TestOneFlight(t *testing.T) {
 		p.same(t)
 	})
 }
+
+// TestFewStatements has the statements dropped again and again, with answers to
+// some of them outstanding.
+func TestFewStatements(t *testing.T) {
+	var ddl, sql strings.Builder
+	for i := range 10 {
+		fmt.Fprintf(&ddl, "CREATE TABLE t%d (id int PRIMARY KEY, v int);", i)
+	}
+	for i := range 60 {
+		fmt.Fprintf(&sql, "INSERT INTO t%d VALUES (%d, 0); UPDATE t%[1]d SET v = v + 1;", i*7%10, i)
+	}
+	for _, oneFlight := range []int{0, oneFlight} {
+		p := newPair(t, true, ddl.String())
+		p.opt.Group = 1
+		s := p.open(t)
+		s.w.Load().exec.oneFlight, s.w.Load().exec.most = oneFlight, 2
+		write(t, s, p.change(t, sql.String()))
+		p.same(t)
+	}
+}

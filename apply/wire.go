@@ -32,6 +32,7 @@ type wire struct {
 	// generation rises when all prepared statements are dropped.
 	generation int
 	prepared   int
+	most       int  // prepared at a time, see maxStatements
 	serial     int  // of the last name given to a statement
 	status     byte // of the last ReadyForQuery: I idle, T in a transaction, E in a failed one
 }
@@ -39,8 +40,11 @@ type wire struct {
 // ask is one thing that was asked of the server in a flight.
 type ask struct {
 	stmt *stmt // set: a Parse
-	sync bool  // a ReadyForQuery ends the flight
-	want int64 // rows that the command must affect, or anyCount
+	// generation is the wire's when the Parse was asked for: its answer may come
+	// after statements were dropped.
+	generation int
+	sync       bool  // a ReadyForQuery ends the flight
+	want       int64 // rows that the command must affect, or anyCount
 	// counted are the rows that the server makes sure of, see stmt.counted.
 	counted int64
 	ref     any // for the caller: what the command was
@@ -83,8 +87,10 @@ func (f *failure) Error() string {
 func (f *failure) Unwrap() error { return f.err }
 
 // maxStatements bounds how many statements stay prepared at the server, where
-// each costs some ten kilobytes; above it all are dropped.
-const maxStatements = 500
+// each takes 20 to 35 kB; above it all are dropped. A thousand tables that are
+// inserted into and updated need 2,000, and to parse and plan one costs as much
+// as some dozens of rows.
+const maxStatements = 3000
 
 const (
 	flushAbove = 256 << 10 // send when that much is built
@@ -97,7 +103,7 @@ func newWire(conn *pgconn.PgConn) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire{conn: h.Conn, in: h.Frontend, generation: 1}, nil
+	return &wire{conn: h.Conn, in: h.Frontend, generation: 1, most: maxStatements}, nil
 }
 
 func (w *wire) close() error {
@@ -134,7 +140,7 @@ func (w *wire) parse(s *stmt) {
 		w.int32(int(t))
 	}
 	w.end()
-	w.asked = append(w.asked, ask{stmt: s})
+	w.asked = append(w.asked, ask{stmt: s, generation: w.generation})
 }
 
 // prepare makes sure that the server has the statement. A name is never used
@@ -145,7 +151,7 @@ func (w *wire) prepare(s *stmt) {
 			return
 		}
 		for i := range w.asked {
-			if w.asked[i].stmt == s {
+			if w.asked[i].stmt == s && w.asked[i].generation == w.generation {
 				return // in this flight
 			}
 		}
@@ -298,7 +304,7 @@ func (w *wire) answers() (first *failure, err error) {
 		switch msg := msg.(type) {
 		case *pgproto3.ParseComplete:
 			if next < len(w.asked) {
-				w.parsed(w.asked[next].stmt)
+				w.parsed(&w.asked[next])
 			}
 			next++
 		case *pgproto3.CommandComplete:
@@ -361,8 +367,8 @@ func (w *wire) refFrom(i int) any {
 	return nil
 }
 
-func (w *wire) parsed(s *stmt) {
-	if s != nil && !s.once {
+func (w *wire) parsed(a *ask) {
+	if s := a.stmt; s != nil && !s.once && a.generation == w.generation {
 		s.generation = w.generation
 		w.prepared++
 	}
@@ -371,7 +377,7 @@ func (w *wire) parsed(s *stmt) {
 // tidy drops the prepared statements once there are too many; it belongs
 // between two flights.
 func (w *wire) tidy() {
-	if w.prepared <= maxStatements {
+	if w.prepared <= w.most {
 		return
 	}
 	w.command("DEALLOCATE ALL", anyCount, nil)

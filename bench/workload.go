@@ -38,6 +38,7 @@ var workloads = []workload{
 	{"delete", "%s deletes, 100 each", 200_000, 1_200_000, times(1), per(100)},
 	{"wide", "%s inserts × 30 columns, 10 each", 60_000, 450_000, times(1), per(10)},
 	{"tables", "%s transactions × 2 rows, 100 tables", 50_000, 300_000, times(2), times(1)},
+	{"thousand", "%s transactions × 2 rows, 1,000 tables", 30_000, 200_000, times(2), times(1)},
 	{"toast", "%s documents of 7 KB, and 2 updates each", 6_000, 40_000, times(3), per(10)},
 	{"keys", "%s transactions × 3 rows, composite and uuid keys", 30_000, 150_000, times(3), times(1)},
 	{"arrays", "%s rows with array columns, 10 each", 60_000, 500_000, times(1), per(10)},
