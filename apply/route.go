@@ -42,6 +42,9 @@ type route struct {
 	sets    bool // updates and deletes may go as sets
 	binary  bool // values may come in binary form
 	why     string
+	// askAfter is after how many changes the planner is asked again, since it
+	// does not search the index; 0: it does. since counts them.
+	askAfter, since int
 
 	statements
 }

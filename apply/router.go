@@ -87,11 +87,15 @@ func (x *router) prepare(ctx context.Context, t *millrace.Txn) error {
 		case last != nil && last.rel == c.Rel:
 		default:
 			r, err := x.route(ctx, c.Rel)
+			if err == nil && r.askAfter > 0 && r.since >= r.askAfter {
+				r, err = x.askAgain(ctx, r)
+			}
 			if err != nil {
 				return err
 			}
 			last = r
 		}
+		last.since++
 		if last.binary && !last.blind {
 			continue // takes everything
 		}
@@ -210,10 +214,7 @@ func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, 
 	if err := x.explain(ctx, []probe{{to, r.index}}); err != nil {
 		return nil, err
 	}
-	if !to.searched[r.index.OID] {
-		r.sets, r.why = false, "the destination's planner does not use the index on "+r.keyNames()
-	}
-	return r, nil
+	return r, x.judge(ctx, r)
 }
 
 // typeName names the type of a column as it is declared at the source. Built-in
