@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // backlog measures how long the contenders take for a workload that is
@@ -15,11 +16,11 @@ func (b *bench) backlog(ctx context.Context, w workload) (set, error) {
 	}
 	n = b.size(n)
 	out := set{Name: w.name, Kind: kindBacklog, Title: w.describe(n), Rows: w.rows(n), Transactions: w.txs(n)}
-	err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, b.backlogContenders())
+	err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, b.backlogContenders(b.readers || slices.Contains(withReaders, w.name)))
 	return out, err
 }
 
-func (b *bench) backlogContenders() []contender {
+func (b *bench) backlogContenders(readers bool) []contender {
 	var list []contender
 	for _, c := range []struct {
 		word string
@@ -30,7 +31,7 @@ func (b *bench) backlogContenders() []contender {
 		{"native", drain{&nativeApplier{}}},
 		{"millrace", drain{&millraceApplier{}}},
 	} {
-		if b.has(c.word) {
+		if b.has(c.word) && (readers || c.delivers()) {
 			list = append(list, c.contender)
 		}
 	}

@@ -56,13 +56,15 @@ func TestThresholdsNameSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name := range limits.Ratios {
-		if !slices.Contains(setNames(), name) {
-			t.Errorf("no set is called %q", name)
+	for mode, sets := range limits.Ratios {
+		for name := range sets {
+			if word, _, _ := strings.Cut(name, "-"); !slices.Contains(setNames(), word) || mode != "quick" && mode != "full" {
+				t.Errorf("no set is called %q in mode %q", name, mode)
+			}
 		}
 	}
 	for _, w := range workloads {
-		if limits.Ratios[w.name][nameNative] == 0 {
+		if limits.Ratios["quick"][w.name][nameNative] == 0 {
 			t.Errorf("workload %q has no limit", w.name)
 		}
 		if len(workloadSQL(w.name)) == 0 || w.full%100 != 0 || w.quick%100 != 0 {
@@ -72,7 +74,11 @@ func TestThresholdsNameSets(t *testing.T) {
 }
 
 func TestThresholds(t *testing.T) {
-	limits := &thresholds{Ratios: map[string]map[string]float64{"small": {nameNative: 1}}, PeakBytes: 100}
+	limits := &thresholds{Margin: 1.25, PeakBytes: 100}
+	yardstick := set{Name: "small"}
+	yardstick.add(nameNative, sample{Seconds: 2})
+	yardstick.add(nameMillrace, sample{Seconds: 1.6})
+	limits.accept("quick", []set{yardstick})
 	sets := func(ours float64, peak int64) []set {
 		s := set{Name: "small"}
 		s.add(nameNative, sample{Seconds: 2, PeakBytes: 1000})
@@ -85,7 +91,7 @@ func TestThresholds(t *testing.T) {
 		slower, larger bool
 	}{{1.9, 100, false, false}, {2.1, 100, true, false}, {1, 101, false, true}} {
 		s := sets(c.ours, c.peak)
-		if err := limits.checkRatios(s); (err != nil) != c.slower {
+		if err := limits.checkRatios("quick", s); (err != nil) != c.slower {
 			t.Errorf("%v: ratio: %v", c, err)
 		}
 		if err := limits.checkMemory(s); (err != nil) != c.larger {

@@ -13,10 +13,11 @@ const (
 	nameDecode   = "decode only"
 	nameNative   = "native"
 	nameMillrace = "millrace"
+	pipeOne      = "COPY pipe, 1 stream"
 )
 
 // contenderNames are the words of -contenders.
-var contenderNames = []string{"recv", "decode", "native", "millrace", "pipe1", "pipe2"}
+var contenderNames = []string{"recv", "decode", "native", "millrace", "pipe1", "pipe2", "dump"}
 
 // contender drains the backlog once per run.
 type contender interface {

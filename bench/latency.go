@@ -47,11 +47,11 @@ func (b *bench) latencyAt(ctx context.Context, out *set, rate int) error {
 	for range b.rounds {
 		for _, a := range appliers {
 			s := b.newStage(0)
-			l, err := measureLatency(ctx, s, a, rate, span, skip)
+			m, err := measureLatency(ctx, s, a, rate, span, skip)
 			if err := errors.Join(err, s.close(ctx)); err != nil {
 				return fmt.Errorf("%s: %w", a.name(), err)
 			}
-			out.add(a.name(), sample{Latency: l})
+			out.add(a.name(), m)
 		}
 	}
 	return nil
@@ -59,42 +59,54 @@ func (b *bench) latencyAt(ctx context.Context, out *set, rate int) error {
 
 // measureLatency sets everything up anew, so that no backlog of an earlier run
 // is in the way.
-func measureLatency(ctx context.Context, s *stage, a applier, rate int, span, skip time.Duration) (_ *latency, err error) {
+func measureLatency(ctx context.Context, s *stage, a applier, rate int, span, skip time.Duration) (m sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := s.open(ctx, tickSQL); err != nil {
-		return nil, err
+		return m, err
 	}
 	if err := a.prepare(ctx, s); err != nil {
-		return nil, err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, a.disarm(context.WithoutCancel(ctx), s)) }()
 	if err := a.arm(ctx, s); err != nil {
-		return nil, err
+		return m, err
 	}
 	writer, err := s.source.connect(ctx, sourceDB)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	defer writer.Close(context.WithoutCancel(ctx))
 	poll, err := s.target.connect(ctx, runDB)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	defer poll.Close(context.WithoutCancel(ctx))
 	if err := s.quiet(ctx); err != nil {
-		return nil, err
+		return m, err
 	}
 	if err := a.start(ctx, s); err != nil {
-		return nil, err
+		return m, err
 	}
 	if err := s.mark(ctx, 1); err != nil {
-		return nil, err
+		return m, err
 	}
 	if err := s.awaitMarker(ctx, poll, a.broken); err != nil {
-		return nil, err
+		return m, err
 	}
-	return steady(ctx, writer, poll, int(span.Seconds()*float64(rate)), int(skip.Seconds()*float64(rate)), rate)
+	// Not counted: the backends of the writer and the poller.
+	meter := startMeter(s, int(poll.PgConn().PID()))
+	wrote := cpuOf(int(writer.PgConn().PID()))
+	l, err := steady(ctx, writer, poll, int(span.Seconds()*float64(rate)), int(skip.Seconds()*float64(rate)), rate)
+	if err != nil {
+		return m, err
+	}
+	m = meter.stop()
+	m.SourceCPU -= seconds(cpuOf(int(writer.PgConn().PID())) - wrote)
+	a.observe(ctx, s, &m)
+	meter.foreign(&m)
+	m.Latency = l
+	return m, nil
 }
 
 // steady writes count rows at the rate and polls for them; the first skip are

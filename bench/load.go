@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -33,8 +34,9 @@ func (b *bench) load(ctx context.Context) ([]set, error) {
 		word string
 		loader
 	}{
-		{"pipe1", loader{label: "COPY pipe, 1 stream", load: pipe("narrow", 1)}},
+		{"pipe1", loader{label: pipeOne, load: pipe("narrow", 1)}},
 		{"pipe2", loader{label: "COPY pipe, 2 streams", load: pipe("narrow", 2)}},
+		{"dump", loader{label: "pg_dump | pg_restore", load: dumpLoad}},
 		{"native", loader{label: nameNative, load: nativeLoad, clean: dropNativeLoad}},
 		{"millrace", loader{label: nameMillrace + ", 1 stream", load: millraceLoad(1), clean: dropMillraceLoad}},
 		{"millrace", loader{label: nameMillrace + ", 2 streams", load: millraceLoad(2), clean: dropMillraceLoad}},
@@ -43,8 +45,10 @@ func (b *bench) load(ctx context.Context) ([]set, error) {
 			loaders = append(loaders, l.loader)
 		}
 	}
-	err := b.loads(ctx, &out, "load", n, b.rounds, loaders)
-	return []set{out}, err
+	if err := b.loads(ctx, &out, "load", n, b.rounds, loaders); err != nil {
+		return nil, err
+	}
+	return []set{out}, nil
 }
 
 // loads fills the source and lets the loaders take turns.
@@ -159,8 +163,13 @@ func copyPipe(ctx context.Context, s *stage, table, where string) (time.Duration
 		cmd.Env = cleanEnv()
 		return cmd
 	}
-	from := psql(s.source, sourceDB, "COPY (SELECT * FROM "+table+where+") TO STDOUT (FORMAT binary)")
-	to := psql(s.target, runDB, "COPY "+table+" FROM STDIN (FORMAT binary)")
+	return joined(
+		psql(s.source, sourceDB, "COPY (SELECT * FROM "+table+where+") TO STDOUT (FORMAT binary)"),
+		psql(s.target, runDB, "COPY "+table+" FROM STDIN (FORMAT binary)"))
+}
+
+// joined runs from | to and gives their CPU time.
+func joined(from, to *exec.Cmd) (time.Duration, error) {
 	var complaints strings.Builder
 	from.Stderr = &complaints
 	to.Stdout, to.Stderr = &complaints, &complaints
@@ -173,13 +182,27 @@ func copyPipe(ctx context.Context, s *stage, table, where string) (time.Duration
 		return 0, err
 	}
 	if err := to.Run(); err != nil {
-		return 0, errors.Join(fmt.Errorf("psql: %w: %s", err, complaints.String()), from.Wait())
+		return 0, errors.Join(fmt.Errorf("%s: %w: %s", filepath.Base(to.Path), err, complaints.String()), from.Wait())
 	}
 	if err := from.Wait(); err != nil {
-		return 0, fmt.Errorf("psql: %w: %s", err, complaints.String())
+		return 0, fmt.Errorf("%s: %w: %s", filepath.Base(from.Path), err, complaints.String())
 	}
 	cpu := func(c *exec.Cmd) time.Duration { return c.ProcessState.UserTime() + c.ProcessState.SystemTime() }
 	return cpu(from) + cpu(to), nil
+}
+
+// dumpLoad pipes the rows through PostgreSQL's own archive format, uncompressed.
+func dumpLoad(ctx context.Context, s *stage, m *sample) error {
+	command := func(program string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, s.source.Bin(program), args...)
+		cmd.Env = cleanEnv()
+		return cmd
+	}
+	cpu, err := joined(
+		command("pg_dump", "-Fc", "-Z0", "--data-only", "-t", "narrow", s.source.URL(sourceDB)),
+		command("pg_restore", "--data-only", "-d", s.target.URL(runDB)))
+	m.ClientCPU = seconds(cpu)
+	return err
 }
 
 // nativeLoad ends when the table's rows are committed: the state that the copy

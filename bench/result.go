@@ -118,13 +118,18 @@ func (r *result) peak() int64 {
 	return most
 }
 
-// ratio of the median times of two contenders; 0 when one of them is missing.
+// ratio of the median times of two contenders, or of their median latencies; 0
+// when one of them is missing.
 func (s *set) ratio(contender, to string) float64 {
 	a, b := s.result(contender), s.result(to)
-	if a == nil || b == nil || b.seconds() == 0 {
+	figure := func(m sample) float64 { return m.Seconds }
+	if s.Kind == kindLatency {
+		figure = func(m sample) float64 { return m.Latency.P50 }
+	}
+	if a == nil || b == nil || b.median(figure) == 0 {
 		return 0
 	}
-	return a.seconds() / b.seconds()
+	return a.median(figure) / b.median(figure)
 }
 
 // median is the mean of the two middle values when their number is even.

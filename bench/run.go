@@ -84,49 +84,62 @@ func (b *bench) describe(ctx context.Context) error {
 	return nil
 }
 
-// measure takes the sets one by one; with -write the file is saved after each,
-// so that an interrupted run keeps what it has.
-func (b *bench) measure(ctx context.Context) error {
+// part is what is measured together.
+type part struct {
+	name      string
+	byDefault bool
+	measure   func(context.Context) ([]set, error)
+}
+
+// parts are all that can be measured, in the order of their importance.
+func (b *bench) parts() []part {
+	var all []part
 	for _, w := range workloads {
-		if !b.wanted(w.name, true) {
-			continue
-		}
-		s, err := b.backlog(ctx, w)
-		if err := b.keep(s, err); err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
+		all = append(all, part{w.name, true, func(ctx context.Context) ([]set, error) {
+			s, err := b.backlog(ctx, w)
+			if err != nil {
+				return nil, err
+			}
+			return []set{s}, nil
+		}})
+		switch w.name {
+		case "small":
+			all = append(all, part{"latency", true, b.latency})
+		case "insert":
+			all = append(all, part{"load", true, b.load})
 		}
 	}
-	for _, part := range []struct {
-		name      string
-		byDefault bool
-		measure   func(context.Context) ([]set, error)
-	}{
-		{"latency", true, b.latency},
-		{"load", true, b.load},
-		{"wait", b.full, b.waiting},
-		{"watch", b.full, b.watching},
-		{"memory", b.full, b.memory},
-	} {
-		if !b.wanted(part.name, part.byDefault) {
+	return append(all, part{"wait", b.full, b.waiting}, part{"watch", b.full, b.watching}, part{"memory", b.full, b.memory})
+}
+
+// measure takes the parts one by one; with -write the file is saved after each,
+// so that an interrupted run keeps what it has.
+func (b *bench) measure(ctx context.Context) error {
+	began, slowest := time.Now(), time.Duration(0)
+	for _, p := range b.parts() {
+		if !b.wanted(p.name, p.byDefault) {
 			continue
 		}
-		sets, err := part.measure(ctx)
+		at := time.Now()
+		if b.within > 0 && at.Sub(began)+slowest > b.within {
+			fmt.Printf("%s is left out: it would end after %v\n", p.name, b.within)
+			continue
+		}
+		sets, err := p.measure(ctx)
 		for _, s := range sets {
-			if err := b.keep(s, nil); err != nil {
+			if err := b.keep(s); err != nil {
 				return err
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", p.name, err)
 		}
+		slowest = max(slowest, time.Since(at))
 	}
 	return nil
 }
 
-func (b *bench) keep(s set, err error) error {
-	if err != nil {
-		return err
-	}
+func (b *bench) keep(s set) error {
 	now := time.Now().UTC().Truncate(time.Second)
 	s.Taken, b.report.Taken = now, now
 	b.done = append(b.done, s)
@@ -146,14 +159,16 @@ func (b *bench) judge() error {
 			return err
 		}
 	}
-	limits, err := loadThresholds(filepath.Join(b.root, "bench", "thresholds.json"))
+	path := filepath.Join(b.root, "bench", "thresholds.json")
+	limits, err := loadThresholds(path)
 	if err != nil {
 		return err
 	}
-	if b.full {
-		return limits.checkMemory(b.done)
+	if b.accept {
+		limits.accept(b.mode(), b.done)
+		return errors.Join(limits.save(path), limits.checkMemory(b.done))
 	}
-	return errors.Join(limits.checkRatios(b.done), limits.checkMemory(b.done))
+	return errors.Join(limits.checkRatios(b.mode(), b.done), limits.checkMemory(b.done))
 }
 
 func (b *bench) resultPath() string {

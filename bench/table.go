@@ -77,7 +77,7 @@ func tableOf(kind string, sets []set) grid {
 	case kindLoad:
 		g = grid{{"load", "contender", "n", "seconds (min–max)", "rows/s", "MB/s", "× pipe", "× native", "CPU s source/client/target", "peak MB"}}
 	case kindLatency:
-		g = grid{{"rate", "contender", "n", "p50 ms", "p95 ms", "p99 ms", "max ms"}}
+		g = grid{{"rate", "contender", "n", "p50 ms", "p95 ms", "p99 ms", "max ms", "CPU s source/client/target", "peak MB"}}
 	case kindWait:
 		g = grid{{"load", "waited for", "n", "p50 ms", "p95 ms", "p99 ms", "max ms"}}
 	case kindWatch:
@@ -119,7 +119,10 @@ func (s *set) row(r *result) []string {
 		} {
 			row = append(row, fmt.Sprintf("%.2f", r.median(func(m sample) float64 { return f(m.Latency) })))
 		}
-		if s.Kind == kindWatch {
+		switch s.Kind {
+		case kindLatency:
+			row = append(row, r.cpu(), megabytes(r.peak()))
+		case kindWatch:
 			row = append(row, fmt.Sprintf("%.3f", r.median(func(m sample) float64 { return m.ClientCPU })))
 		}
 		return row
@@ -128,7 +131,7 @@ func (s *set) row(r *result) []string {
 	row = append(row, r.spread(), rate(s.Rows, took))
 	base := nameRecv
 	if s.Kind == kindLoad {
-		base = "COPY pipe, 1 stream"
+		base = pipeOne
 		row = append(row, fmt.Sprintf("%.0f", float64(s.Bytes)/took/1e6))
 	} else {
 		row = append(row, rate(s.Transactions, took))
