@@ -9,40 +9,55 @@ import (
 
 // positions are how far the target has come, and why it goes no further.
 type positions struct {
-	mu      sync.Mutex
-	changed chan struct{} // closed and made anew by every change
-	failed  chan struct{} // closed by fail
+	mu     sync.Mutex
+	failed chan struct{} // closed by fail
 
-	visible, durable millrace.LSN
+	visible, durable reached
 	err              error
 }
 
-func newPositions(at millrace.LSN) *positions {
-	return &positions{changed: make(chan struct{}), failed: make(chan struct{}), visible: at, durable: at}
+// reached is one of the positions. Each has a channel of its own, so that what is
+// visible does not wake those who wait for what is durable.
+type reached struct {
+	at      millrace.LSN
+	changed chan struct{} // closed and made anew when it rises
 }
 
-func (p *positions) change(f func()) {
+func (r *reached) raise(at millrace.LSN) {
+	if at > r.at {
+		r.at = at
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+}
+
+func newPositions(at millrace.LSN) *positions {
+	return &positions{failed: make(chan struct{}), visible: reached{at, make(chan struct{})}, durable: reached{at, make(chan struct{})}}
+}
+
+func (p *positions) heldVisible() *reached { return &p.visible }
+func (p *positions) heldDurable() *reached { return &p.durable }
+
+func (p *positions) setVisible(at millrace.LSN) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f()
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.visible.raise(at)
 }
 
-func (p *positions) heldVisible() millrace.LSN { return p.visible }
-func (p *positions) heldDurable() millrace.LSN { return p.durable }
-
-func (p *positions) setVisible(at millrace.LSN) { p.change(func() { p.visible = max(p.visible, at) }) }
-func (p *positions) setDurable(at millrace.LSN) { p.change(func() { p.durable = max(p.durable, at) }) }
+func (p *positions) setDurable(at millrace.LSN) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.durable.raise(at)
+}
 
 // fail keeps the first error.
 func (p *positions) fail(err error) {
-	p.change(func() {
-		if p.err == nil {
-			p.err = err
-			close(p.failed)
-		}
-	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+		close(p.failed)
+	}
 }
 
 func (p *positions) failure() error {
@@ -53,10 +68,11 @@ func (p *positions) failure() error {
 
 // wait blocks until more than after is held and returns how much. What is held
 // comes before the error that has ended it.
-func (p *positions) wait(ctx context.Context, after millrace.LSN, held func(*positions) millrace.LSN) (millrace.LSN, error) {
+func (p *positions) wait(ctx context.Context, after millrace.LSN, held func(*positions) *reached) (millrace.LSN, error) {
 	for {
 		p.mu.Lock()
-		at, err, changed := held(p), p.err, p.changed
+		r := held(p)
+		at, err, changed := r.at, p.err, r.changed
 		p.mu.Unlock()
 		if at > after {
 			return at, nil
@@ -66,6 +82,7 @@ func (p *positions) wait(ctx context.Context, after millrace.LSN, held func(*pos
 		}
 		select {
 		case <-changed:
+		case <-p.failed:
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
@@ -75,5 +92,5 @@ func (p *positions) wait(ctx context.Context, after millrace.LSN, held func(*pos
 func (p *positions) read() (visible, durable millrace.LSN) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.visible, p.durable
+	return p.visible.at, p.durable.at
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -48,6 +50,7 @@ Alone it creates neither slot nor publication: a missing one is an error. With
 			ctx, stop := withSignals(c.Context())
 			defer stop()
 			limitMemory(s.Config)
+			limitProcessors(s.Config)
 			return newRunner(a, s, f).run(ctx)
 		},
 	}
@@ -84,6 +87,16 @@ const reserve = 24 << 20
 func limitMemory(c *config.Config) {
 	budget := int64(c.Resources.MemoryBudget)
 	debug.SetMemoryLimit(max(budget-reserve, budget/2))
+}
+
+// limitProcessors keeps the program to one processor where it shares two with
+// the servers. It needs less than half of one, and with two of them the scheduler
+// wakes a second thread at each step that a transaction takes, only to find
+// nothing left to do: see docs/adr/0018-one-processor-of-two.md.
+func limitProcessors(c *config.Config) {
+	if os.Getenv("GOMAXPROCS") == "" && runtime.NumCPU() <= 2 {
+		runtime.GOMAXPROCS(1)
+	}
 }
 
 // end tells everybody how the run ended: those who wait, the record, the log
