@@ -50,7 +50,7 @@ Alone it creates neither slot nor publication: a missing one is an error. With
 			ctx, stop := withSignals(c.Context())
 			defer stop()
 			limitMemory(s.Config)
-			limitProcessors(s.Config)
+			limitProcessors()
 			return newRunner(a, s, f).run(ctx)
 		},
 	}
@@ -93,7 +93,7 @@ func limitMemory(c *config.Config) {
 // the servers. It needs less than half of one, and with two of them the scheduler
 // wakes a second thread at each step that a transaction takes, only to find
 // nothing left to do: see docs/adr/0018-one-processor-of-two.md.
-func limitProcessors(c *config.Config) {
+func limitProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" && runtime.NumCPU() <= 2 {
 		runtime.GOMAXPROCS(1)
 	}
