@@ -170,8 +170,13 @@ func (l *load) mark(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
 	return record.ClearParts(ctx, tx, l.Job, oid)
 }
 
-func (l *load) marked(ctx context.Context, conn *pgx.Conn, p *snapshot.Part) (done bool, err error) {
-	return record.Marked(ctx, conn, l.Job, p.Table.Source.OID, p.Number)
+func (l *load) marked(ctx context.Context, conn *pgx.Conn, p *snapshot.Part) (snapshot.Marked, error) {
+	part, table, err := record.Marked(ctx, conn, l.Job, p.Table.Source.OID, p.Number)
+	found := snapshot.Marked{Done: part != nil || table, Table: table}
+	if part != nil {
+		found.Rows, found.Bytes = part.Rows, part.Bytes
+	}
+	return found, err
 }
 
 const (

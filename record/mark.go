@@ -73,13 +73,19 @@ func BeginLoad(ctx context.Context, db DB, job string, oid uint32, mark string) 
 	return wrap("begin the load", err)
 }
 
-// Marked tells whether a part, or its whole table, is copied.
-func Marked(ctx context.Context, q Querier, job string, oid uint32, part int) (done bool, err error) {
+// Marked looks for a part that may be copied: it is if it has a mark, whose rows and
+// bytes are returned, or if its whole table is.
+func Marked(ctx context.Context, q Querier, job string, oid uint32, part int) (p *Part, table bool, err error) {
+	const op = "read the marks of copied tables"
+	var rows, bytes *int64
 	err = q.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part = $3)
-		    OR EXISTS (SELECT FROM millrace.job_table WHERE job = $1 AND oid = $2 AND copied)`,
-		job, int64(oid), part).Scan(&done)
-	return done, wrap("read the marks of copied tables", err)
+		SELECT coalesce((SELECT copied FROM millrace.job_table WHERE job = $1 AND oid = $2), false), c.rows, c.bytes
+		  FROM (SELECT) one LEFT JOIN millrace.chunk c ON c.job = $1 AND c.oid = $2 AND c.part = $3`,
+		job, int64(oid), part).Scan(&table, &rows, &bytes)
+	if err != nil || rows == nil {
+		return nil, table, wrap(op, err)
+	}
+	return &Part{OID: oid, Number: part, Rows: *rows, Bytes: *bytes}, table, nil
 }
 
 // Parts gives the marks of the parts that are copied under the exported snapshot.

@@ -48,7 +48,7 @@ func SetStateAs(ctx context.Context, db DB, f Fence, state State, reason, hint s
 func SetSlot(ctx context.Context, db DB, job string, point millrace.LSN, ownsSlot, ownsPublication bool) error {
 	return update(ctx, db, "record the slot", job, `
 		UPDATE millrace.job_state
-		   SET consistent_point = $2::pg_lsn, owns_slot = $3, owns_publication = $4,
+		   SET consistent_point = nullif($2::pg_lsn, '0/0'), owns_slot = $3, owns_publication = $4,
 		       updated_at = pg_catalog.clock_timestamp()
 		 WHERE job = $1`, point.String(), ownsSlot, ownsPublication)
 }

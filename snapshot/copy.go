@@ -34,7 +34,7 @@ type Options struct {
 	Mark func(ctx context.Context, tx pgx.Tx, c Copied) error
 	// Marked looks for that mark, when it is not known whether the transaction
 	// was committed.
-	Marked  func(ctx context.Context, conn *pgx.Conn, p *Part) (bool, error)
+	Marked  func(ctx context.Context, conn *pgx.Conn, p *Part) (Marked, error)
 	Tracker *Tracker
 	Log     *slog.Logger
 }
@@ -47,6 +47,13 @@ type Copied struct {
 	// of all its parts are TableRows and TableBytes.
 	TableDone             bool
 	TableRows, TableBytes int64
+}
+
+// Marked is what a mark says of a part.
+type Marked struct {
+	Done        bool  // the part is there
+	Table       bool  // so is all of its table, and that is marked
+	Rows, Bytes int64 // of the part, unless Table
 }
 
 // copier is one Copy.
@@ -206,13 +213,15 @@ func (c *copier) part(ctx context.Context, s *stream, p *Part) error {
 		if alive := c.holderAlive(ctx); alive != nil {
 			return fmt.Errorf("the snapshot is lost: %w", errors.Join(alive, err))
 		}
-		done, err := c.settled(ctx, s, p, lost)
+		found, err := c.settled(ctx, s, p, lost)
+		if err == nil && found.Done {
+			err = c.settle(ctx, s, p, found)
+			if err == nil {
+				return nil
+			}
+		}
 		if err != nil && !session.Retryable(err) {
 			return err
-		}
-		if done {
-			c.count(p, c.tables[p.Table])
-			return nil
 		}
 	}
 }
@@ -225,17 +234,43 @@ func (c *copier) holderAlive(ctx context.Context) error {
 
 // settled waits until the backend of a lost connection is gone, and only then
 // looks whether it has committed the part.
-func (c *copier) settled(ctx context.Context, s *stream, p *Part, lost backend) (bool, error) {
+func (c *copier) settled(ctx context.Context, s *stream, p *Part, lost backend) (Marked, error) {
 	if err := c.openTarget(ctx, s); err != nil {
-		return false, err
+		return Marked{}, err
 	}
 	if err := lost.awaitEnd(ctx, s.dst); err != nil {
-		return false, err
+		return Marked{}, err
 	}
 	if c.Marked == nil {
-		return false, nil
+		return Marked{}, nil
 	}
 	return c.Marked(ctx, s.dst, p)
+}
+
+// settle counts a part that turned out to be there. If it is the last one, nobody
+// has marked the table as complete: the other parts were committed while it was
+// not counted.
+func (c *copier) settle(ctx context.Context, s *stream, p *Part, found Marked) error {
+	state := c.tables[p.Table]
+	state.Lock()
+	defer state.Unlock()
+	if state.left == 1 && !found.Table && c.Mark != nil {
+		tx, err := s.dst.Begin(ctx)
+		if err != nil {
+			return session.Wrap("copy", millrace.PeerDestination, err)
+		}
+		defer tx.Rollback(ctx)
+		if err := c.Mark(ctx, tx, Copied{Part: p, TableDone: true, TableRows: state.rows + found.Rows, TableBytes: state.bytes + found.Bytes}); err != nil {
+			return err
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return tableError("copy", millrace.PeerDestination, p, err)
+		}
+	}
+	state.rows, state.bytes = state.rows+found.Rows, state.bytes+found.Bytes
+	c.Tracker.add(p.Table.Name(), found.Bytes, found.Rows)
+	c.countLocked(p, state)
+	return nil
 }
 
 // try copies one part in one transaction of the target.
@@ -306,12 +341,6 @@ func (c *copier) commit(ctx context.Context, tx pgx.Tx, moved Copied) error {
 	state.rows, state.bytes = moved.TableRows, moved.TableBytes
 	c.countLocked(moved.Part, state)
 	return nil
-}
-
-func (c *copier) count(p *Part, state *tableState) {
-	state.Lock()
-	defer state.Unlock()
-	c.countLocked(p, state)
 }
 
 func (c *copier) countLocked(p *Part, state *tableState) {

@@ -338,7 +338,12 @@ func TestLostConnections(t *testing.T) {
 			if c.Part.Table.Name().Name != "t" {
 				return nil
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO public.marks VALUES ($1)`, c.Part.Number); err != nil {
+			if c.TableDone {
+				if _, err := tx.Exec(ctx, `INSERT INTO public.marks VALUES (-1)`); err != nil {
+					return err
+				}
+			}
+			if _, err := tx.Exec(ctx, `INSERT INTO public.marks VALUES ($1) ON CONFLICT DO NOTHING`, c.Part.Number); err != nil {
 				return err
 			}
 			once.Do(func() {
@@ -349,9 +354,10 @@ func TestLostConnections(t *testing.T) {
 			})
 			return err
 		},
-		Marked: func(ctx context.Context, conn *pgx.Conn, p *Part) (done bool, err error) {
-			err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM public.marks WHERE part = $1)`, p.Number).Scan(&done)
-			return done, err
+		Marked: func(ctx context.Context, conn *pgx.Conn, p *Part) (found Marked, err error) {
+			err = conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM public.marks WHERE part = $1), EXISTS (SELECT FROM public.marks WHERE part = -1)`, p.Number).
+				Scan(&found.Done, &found.Table)
+			return found, err
 		}})
 	close(stop)
 	killer.Wait()
@@ -360,6 +366,9 @@ func TestLostConnections(t *testing.T) {
 	}
 	if got := b.dst.Query(t, `SELECT count(*), count(DISTINCT id) FROM t`); got != "20000|20000" {
 		t.Error(got)
+	}
+	if got := b.dst.Query(t, `SELECT count(*) FROM marks WHERE part = -1`); got != "1" {
+		t.Errorf("the table was marked as complete %s times", got)
 	}
 }
 

@@ -271,3 +271,8 @@ func (k *Key) findOperators(ctx context.Context, conn *pgx.Conn, local string) e
 	_, err := conn.Exec(ctx, "SET "+local+" search_path = "+k.path)
 	return err
 }
+
+// IntKey is the key of a table over one integer column that is not null.
+func IntKey(column string, index int) *Key {
+	return &Key{Native: true, Columns: []KeyColumn{{Name: column, Index: index, kind: kindInt, bare: kindInt, cast: "int8"}}}
+}

@@ -270,6 +270,9 @@ func (r *runner) unfinished() error {
 	if j.Mode == bootstrap.ModeIncremental && !j.LoadStarted.IsZero() {
 		return nil
 	}
+	r.mu.Lock()
+	r.loading = true // what the record says of it is more than we know
+	r.mu.Unlock()
 	return &millrace.Error{Kind: millrace.KindPreflight, Op: "run job " + j.Name, Err: errors.New("the first load is not complete"),
 		Hint: "millrace bootstrap does it; run --bootstrap does both"}
 }
