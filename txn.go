@@ -23,8 +23,8 @@ type Txn struct {
 
 	// Chunk is set if the changes are not those of a source transaction but
 	// rows of a snapshot, followed by the changes of these rows that the stream
-	// had before and the snapshot does not show. Such a Txn has no Commit and no
-	// End: it moves no position.
+	// had before and the snapshot does not show. Such a Txn has no Commit. Its End,
+	// unless it is zero, is a position that the stream had passed before it.
 	Chunk *Chunk
 	// Marks are stored in the same step, with the last part.
 	Marks map[TableName]Mark

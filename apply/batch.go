@@ -106,6 +106,9 @@ func (b *batch) add(t *millrace.Txn, known map[*millrace.Relation]*route, now ti
 	b.changes += len(t.Changes)
 	b.held += t.Size + int64(len(t.Changes))*foldOverhead
 	b.open = !t.Last
+	if t.Chunk != nil {
+		b.idle = max(b.idle, t.End)
+	}
 	if t.Last {
 		b.complete++
 	}

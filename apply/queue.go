@@ -176,7 +176,7 @@ func (q *queue) dispatch(now time.Time) {
 func (q *queue) take(now time.Time) *batch {
 	b := q.prep
 	if !b.open && q.idleEnd > q.written {
-		b.idle, q.urgent = q.idleEnd, false
+		b.idle, q.urgent = max(b.idle, q.idleEnd), false
 		if b.history == nil {
 			b.history = q.from
 		}

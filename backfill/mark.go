@@ -252,6 +252,17 @@ func sameView(a, b snapshot.View) bool {
 	return a.Xmin == b.Xmin && a.Xmax == b.Xmax && a.Upto == b.Upto && slices.Equal(a.Running, b.Running)
 }
 
+// shows gives the position up to which the remembered snapshots may show changes.
+func (l *load) shows() (at millrace.LSN) {
+	for i := range l.segments {
+		at = max(at, l.segments[i].view.Upto)
+	}
+	for _, h := range l.holes {
+		at = max(at, h.view.Upto)
+	}
+	return at
+}
+
 // active counts the ranges and holes that the mark remembers a snapshot of.
 func (l *load) active() int {
 	n := len(l.holes)

@@ -129,7 +129,7 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 		return t, nil
 	}
 	s.whole = nil
-	t.Last = true
+	t.Last, t.End = true, s.passed
 	for i := range p.held {
 		if !p.view.Sees(p.held[i].xid) && !s.opt.Early {
 			t.Changes = append(t.Changes, p.held[i].change)
@@ -193,7 +193,7 @@ func (s *Source) chunkTxn(p *pending, newer []held) *millrace.Txn {
 	}
 	return &millrace.Txn{
 		Chunk: &millrace.Chunk{Table: p.load.name, Snapshot: p.view.String(), Upto: p.view.Upto},
-		From:  s.history, Changes: changes, Last: true, Size: size,
+		From:  s.history, Changes: changes, Last: true, Size: size, End: s.passed,
 		Marks: map[millrace.TableName]millrace.Mark{p.load.name: p.load.mark()},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/snapshot"
 )
@@ -108,7 +109,7 @@ func (s *Source) Start(ctx context.Context, from millrace.Checkpoint) error {
 	if err := s.opt.Stream.Start(ctx, from); err != nil {
 		return err
 	}
-	if err := s.takeUp(ctx, from.Tables); err != nil {
+	if err := s.takeUp(ctx, from); err != nil {
 		_ = s.opt.Stream.Close() // the first error is the one that matters
 		return err
 	}
@@ -122,7 +123,8 @@ func (s *Source) Start(ctx context.Context, from millrace.Checkpoint) error {
 }
 
 // takeUp goes on with the loads that the destination has marks of.
-func (s *Source) takeUp(ctx context.Context, marks map[millrace.TableName]millrace.Mark) error {
+func (s *Source) takeUp(ctx context.Context, from millrace.Checkpoint) error {
+	marks := from.Tables
 	s.busy.Store(len(marks) > 0)
 	if len(marks) == 0 {
 		return nil
@@ -145,6 +147,26 @@ func (s *Source) takeUp(ctx context.Context, marks map[millrace.TableName]millra
 	for name, m := range marks {
 		if err := s.addLocked(ctx, conn, name, m); err != nil {
 			return err
+		}
+	}
+	return s.checkTimeline(ctx, conn, from)
+}
+
+// checkTimeline refuses to go on at a promoted standby if rows were loaded that may
+// show more than it has. What the stream has passed is compared elsewhere.
+func (s *Source) checkTimeline(ctx context.Context, conn *pgx.Conn, from millrace.Checkpoint) error {
+	server, err := catalog.ReadServer(ctx, conn)
+	if err != nil {
+		return session.Wrap("look at the source", millrace.PeerSource, err)
+	}
+	if from.Timeline == 0 || server.Timeline == from.Timeline {
+		return nil
+	}
+	for _, l := range s.order {
+		if at := l.shows(); at > from.Acked {
+			return &millrace.Error{Kind: millrace.KindResync, Op: "start", Peer: millrace.PeerSource, Table: l.name,
+				Err:  fmt.Errorf("the source has left timeline %d, and rows were loaded that may show what came behind %v, up to %v", from.Timeline, from.Acked, at),
+				Hint: "start over with `millrace bootstrap --restart-snapshot --yes`"}
 		}
 	}
 	return nil
@@ -379,7 +401,7 @@ func (s *Source) emptied() *millrace.Txn {
 		}
 		l.reset()
 		s.wakeWorkers()
-		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true,
+		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed,
 			Changes: []millrace.Change{{Op: millrace.Truncate, Seq: 1, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}}}},
 			Marks:   map[millrace.TableName]millrace.Mark{l.name: l.mark()}}
 	}
@@ -404,7 +426,7 @@ func (s *Source) ended() *millrace.Txn {
 				s.opt.OnDone(s.passed)
 			}
 		}
-		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true,
+		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed,
 			Marks: map[millrace.TableName]millrace.Mark{l.name: m}}
 	}
 	return nil
