@@ -41,16 +41,17 @@ type encoder struct {
 
 // txnState is the transaction that is being encoded.
 type txnState struct {
-	number uint64 // of the transaction, in this encoder
-	id     string
-	t      *millrace.Txn
-	order  int64  // of the last event
-	seq    uint64 // of the change that is being encoded
-	head   []byte // of the source block, up to the ordinal
-	middle []byte // between the ordinal and the table
-	tail   []byte // behind the table
-	lsn    string // the position, as PostgreSQL writes it
-	now    time.Time
+	number   uint64 // of the transaction, in this encoder
+	id       string
+	t        *millrace.Txn
+	order    int64  // of the last event
+	seq      uint64 // of the change that is being encoded
+	head     []byte // of the source block, up to the ordinal
+	middle   []byte // between the ordinal and the table
+	tail     []byte // behind the table
+	quotedID []byte
+	lsn      string // the position, as PostgreSQL writes it
+	now      time.Time
 }
 
 // table is a relation with all that is prepared for it.

@@ -37,7 +37,7 @@ func beginSource(x *txnState, o *Options) {
 	if stamp.IsZero() {
 		stamp = x.now
 	}
-	x.lsn = lsn.String()
+	x.lsn, x.quotedID = lsn.String(), quoted(x.id) // a chunk's has the name of its table
 	micros := stamp.UnixMicro()
 	b := append(x.head[:0], `{"version":`...)
 	b = append(b, quoted(o.Version)...)
@@ -155,8 +155,8 @@ func (f jsonForm) value(dst []byte, t *table, op byte, before, after millrace.Ro
 	dst = append(append(dst, `,"source":`...), x.head...)
 	dst = strconv.AppendUint(dst, x.seq, 10)
 	dst = append(append(append(dst, x.middle...), t.source...), x.tail...)
-	dst = append(append(dst, `,"transaction":{"id":"`...), x.id...)
-	dst = strconv.AppendInt(append(dst, `","total_order":`...), x.order, 10)
+	dst = append(append(dst, `,"transaction":{"id":`...), x.quotedID...)
+	dst = strconv.AppendInt(append(dst, `,"total_order":`...), x.order, 10)
 	dst = strconv.AppendInt(append(dst, `,"data_collection_order":`...), t.order, 10)
 	dst = append(append(dst, `},"op":"`...), op)
 	dst = appendStamps(append(dst, '"'), x.now)
