@@ -374,7 +374,9 @@ func putNumeric(c *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 		power++
 	}
 	dst = append(dst, class)
-	for _, b := range binary.BigEndian.AppendUint32(nil, uint32(power)+1<<31) {
+	var magnitude [4]byte
+	binary.BigEndian.PutUint32(magnitude[:], uint32(power)+1<<31)
+	for _, b := range magnitude {
 		dst = append(dst, b^flip)
 	}
 	last := bytes.LastIndexAny(text, "123456789")

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -59,7 +60,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 			return
 		}
-		if e, ok := err.(*millrace.Error); !ok || e.Table.Name != "accounts" || e.Column != rel.Columns[col].Name || e.LSN != x.Commit {
+		var at *millrace.Error
+		if !errors.As(err, &at) || at.Table.Name != "accounts" || at.Column != rel.Columns[col].Name || at.LSN != x.Commit {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
