@@ -332,9 +332,10 @@ func moneyDigits(dst, text []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// bitLeaf: bit(1) is a boolean to Debezium.
+// bitLeaf: bit(1) is a boolean to Debezium. Without a length in the type, which
+// pg_catalog."bit" has not, the bits themselves must show it.
 func bitLeaf(mod int32, s Style) node {
-	if s.Plain {
+	if s.Plain || mod < 1 && !s.Lossy {
 		return verbatimLeaf(&Schema{Kind: String, Postgres: "bit"})
 	}
 	if mod != 1 {
