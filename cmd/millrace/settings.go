@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace"
@@ -37,6 +38,24 @@ func (a *app) load(overrides ...override) (*settings, error) {
 		err = configError(problems)
 	}
 	return s, err
+}
+
+// loadTarget is load for verbs that can do without the source: with --to and
+// --job alone they look at the destination only, and s.source is nil.
+func (a *app) loadTarget() (*settings, error) {
+	s, problems, err := a.configure()
+	if err != nil {
+		return nil, err
+	}
+	without := func(p config.Problem) bool { return p.Path == "source.postgres.url" && p.Message == "missing" }
+	if s.Job != "" && slices.ContainsFunc(problems, without) {
+		problems = slices.DeleteFunc(problems, without)
+		s.source = nil
+	}
+	if len(problems) > 0 {
+		return nil, configError(problems)
+	}
+	return s, nil
 }
 
 // configure is load with the problems apart: the settings can be used as far as

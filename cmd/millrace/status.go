@@ -32,12 +32,13 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show state, positions, lag and tables of a job",
 		Long: `Status shows the state of a job, whether it runs or not: from the running instance if that
-can be reached, else from the job's record at the destination and from the source.
+can be reached, else from the job's record at the destination and from the source. With
+--to and --job alone nothing is said of the source unless the job runs.
 
 Exit code 3 when the job is in state error or resync_required.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := a.load()
+			s, err := a.loadTarget()
 			if err != nil {
 				return err
 			}
@@ -88,7 +89,9 @@ func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
 	}
 	st := recordStatus(j, cp, rt, alive)
 	st.Destination.Server = known(s.target.Redacted())
-	addSource(ctx, s, st, j, cp)
+	if s.source != nil {
+		addSource(ctx, s, st, j, cp)
+	}
 	return st, nil
 }
 

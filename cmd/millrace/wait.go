@@ -52,7 +52,11 @@ when the job is in state error or resync_required.`,
 				}
 				w.token = token
 			}
-			s, err := a.load()
+			load := a.loadTarget // a token needs no source
+			if now {
+				load = func() (*settings, error) { return a.load() }
+			}
+			s, err := load()
 			if err != nil {
 				return err
 			}
