@@ -133,6 +133,19 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// TestPageIsBounded: a job of very many tables has a page of a bearable size.
+func TestPageIsBounded(t *testing.T) {
+	tables := make([]Table, maxRows+37)
+	for i := range tables {
+		tables[i] = Table{Table: fmt.Sprint("public.t", i), State: "streaming"}
+	}
+	base := serve(t, Options{Job: "shop", Status: func() *Status { return &Status{Job: "shop", State: "streaming", Tables: tables} }})
+	_, body := get(t, http.DefaultClient, base+"/")
+	if n := strings.Count(body, `<th scope="row">`); n != maxRows || !strings.Contains(body, "and 37 more") {
+		t.Errorf("%d rows", n)
+	}
+}
+
 // message is one server-sent event.
 type message struct {
 	name string
