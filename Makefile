@@ -16,7 +16,7 @@ RACE_FLAG := $(shell test "$$(go env CGO_ENABLED)" = 1 && command -v "$$(go env 
 TESTFLAGS := -count=1 -p=2 -parallel=4 -timeout=14m
 FUZZTIME := 30s
 
-.PHONY: help build rig test lint fmt cover fuzz soak interop bench release demo clean
+.PHONY: help build rig test lint fmt cover fuzz soak interop bench bench-results release demo clean
 
 help: ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -56,6 +56,11 @@ interop: rig ## Every case in every way on every pair of versions; foreign progr
 
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench
+
+bench-results: rig ## Twenty minutes on a quiet machine: results, table and limits that are checked in
+	go run ./bench -mode full -scale 0.6 -readers some -within 14m -accept \
+		-only small,latency,wide,toast,insert,load,update,tables,thousand,delete,hot,keys,arrays
+	go run ./bench -accept
 
 release: ## Static binaries for linux and darwin, amd64 and arm64, with checksums, in dist/
 	@scripts/release.sh

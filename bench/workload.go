@@ -38,7 +38,7 @@ var workloads = []workload{
 	{"insert", "one transaction, %s inserts", 200_000, 1_500_000, times(1), one},
 	{"update", "one transaction, %s updates", 100_000, 600_000, times(1), one},
 	{"tables", "%s transactions × 2 rows, 100 tables", 50_000, 300_000, times(2), times(1)},
-	{"thousand", "%s transactions × 2 rows, 1,000 tables", 30_000, 200_000, times(2), times(1)},
+	{"thousand", "%s transactions × 2 rows, 1,000 tables", 60_000, 200_000, times(2), times(1)},
 	{"delete", "%s deletes, 100 each", 200_000, 1_200_000, times(1), per(100)},
 	{"hot", "%s pgbench transactions, 10 branches", 30_000, 150_000, times(4), times(1)},
 	{"keys", "%s transactions × 3 rows, composite and uuid keys", 30_000, 150_000, times(3), times(1)},
