@@ -25,6 +25,7 @@ type Progress struct {
 	sent     millrace.LSN // the highest position written in this session
 	queue    inflight
 	failed   error
+	loading  bool       // nothing counts as reached: see Loading
 	waiters  [2]waiters // by held, by seen
 	xids     xids
 	observed observations
@@ -201,7 +202,23 @@ func (p *Progress) End(err error) {
 	}
 }
 
+// Loading says that rows are still loaded beside the stream: the destination is no
+// state that the source ever had, so no position counts as reached until that is
+// over.
+func (p *Progress) Loading(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loading = on
+	if !on {
+		p.waiters[0].wakeTo(p.held)
+		p.waiters[1].wakeTo(p.seen)
+	}
+}
+
 func (p *Progress) reached(visible bool) millrace.LSN {
+	if p.loading {
+		return 0
+	}
 	if visible {
 		return p.seen
 	}
@@ -292,13 +309,13 @@ func (p *Progress) durable(at millrace.LSN) {
 	defer p.mu.Unlock()
 	if at > p.held {
 		p.held = at
-		p.waiters[0].wakeTo(at)
+		p.wakeTo(false, at)
 	}
 	p.applied.later(p.queue.done(at))
 	p.observed.pass(p.held)
 	if p.held > p.seen {
 		p.seen = p.held
-		p.waiters[1].wakeTo(p.seen)
+		p.wakeTo(true, p.seen)
 	}
 }
 
@@ -308,6 +325,13 @@ func (p *Progress) visible(at millrace.LSN) {
 	defer p.mu.Unlock()
 	if at > p.seen {
 		p.seen = at
-		p.waiters[1].wakeTo(at)
+		p.wakeTo(true, at)
+	}
+}
+
+// wakeTo wakes those who wait for a position up to at.
+func (p *Progress) wakeTo(visible bool, at millrace.LSN) {
+	if !p.loading {
+		p.waiters[index(visible)].wakeTo(at)
 	}
 }

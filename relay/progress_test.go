@@ -224,3 +224,27 @@ func waitXID(ctx context.Context, p *Progress, xid uint32) (millrace.LSN, error)
 		return 0, ctx.Err()
 	}
 }
+
+// TestLoading: while rows are loaded beside the stream no position counts, whether it
+// is asked for before or after it was made durable.
+func TestLoading(t *testing.T) {
+	p := NewProgress()
+	p.Loading(true)
+	woken := make(chan millrace.LSN, 2)
+	for _, visible := range []bool{false, true} {
+		stop := p.Notify(Need{At: 100, Visible: visible}, func(at millrace.LSN) { woken <- at })
+		defer stop()
+	}
+	p.visible(150)
+	p.durable(140)
+	if at, _ := p.Reached(false); at != 0 || len(woken) != 0 {
+		t.Errorf("reached %v, %d were woken", at, len(woken))
+	}
+	if p.Held() != 140 {
+		t.Errorf("held %v, want 0/8C", p.Held())
+	}
+	p.Loading(false)
+	if at, _ := p.Reached(true); at != 150 || len(woken) != 2 {
+		t.Errorf("reached %v, %d of 2 were woken", at, len(woken))
+	}
+}

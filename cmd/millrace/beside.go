@@ -29,6 +29,7 @@ func (e *engine) offerLoaded(at millrace.LSN) {
 // streamAndLoad is stream for a job whose first load is not complete: when all
 // tables are loaded, it completes that while the stream goes on.
 func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
+	r.progress.Loading(true)
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	completed := make(chan struct{})
@@ -70,6 +71,7 @@ func (r *runner) complete(ctx context.Context, e *engine) error {
 	if err := r.reread(ctx); err != nil {
 		return err
 	}
+	r.progress.Loading(false)
 	r.mu.Lock()
 	reached := r.reached
 	r.mu.Unlock()

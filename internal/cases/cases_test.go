@@ -30,6 +30,8 @@ const (
 	// early is stream from a source that sends every change before its
 	// transaction is committed.
 	early way = "early"
+	// incremental is snapshot, read in chunks beside the stream.
+	incremental way = "incremental"
 )
 
 type pair struct{ from, to int }
@@ -43,15 +45,24 @@ func native() bool { return os.Getenv("MILLRACE_CASES_NATIVE") != "" }
 
 func ways() []way {
 	if full() {
-		return []way{stream, snapshot, during, early}
+		return []way{stream, snapshot, during, early, incremental}
 	}
-	return []way{stream, snapshot, early}
+	return []way{stream, snapshot, early, incremental}
 }
 
 // runs tells whether the case is run this way: in the short form only those
-// about transactions and definitions come early.
+// about transactions and definitions come early, and only those about keys and
+// odd tables in chunks.
 func (c *caseFile) runs(w way) bool {
-	return w != early || full() || c.name >= "067" && c.name < "094"
+	switch {
+	case full():
+		return true
+	case w == early:
+		return c.name >= "067" && c.name < "094"
+	case w == incremental:
+		return c.name >= "036" && c.name < "067" || c.name >= "100"
+	}
+	return true
 }
 
 func pairs() []pair {
@@ -87,6 +98,7 @@ type run struct {
 	way            way
 	major          int // of the source
 	source, target *rig.DB
+	extra          string // of the configuration
 	job            job
 }
 
@@ -115,6 +127,9 @@ func newRun(t *testing.T, c *caseFile, w way, p pair) *run {
 		if p.from >= 16 && !strings.Contains(c.name, "huge") {
 			r.source.SQL(t, "ALTER DATABASE "+r.source.Name+" SET debug_logical_replication_streaming = immediate")
 		}
+	}
+	if w == incremental {
+		r.way, r.extra = snapshot, "snapshot: {mode: incremental}\n"
 	}
 	r.source.Script(t, fmt.Sprintf("CREATE PUBLICATION millrace_%s FOR ALL TABLES", r.source.Name))
 	return r
@@ -178,7 +193,7 @@ func (r *run) newJob(t *testing.T, existing bool) job {
 	if native() {
 		return newSubscription(t, r.source, r.target)
 	}
-	j := blackbox.NewJob(t, blackbox.Options{Name: r.source.Name, Source: r.source, Target: r.target, Existing: existing})
+	j := blackbox.NewJob(t, blackbox.Options{Name: r.source.Name, Source: r.source, Target: r.target, Existing: existing, Extra: r.extra})
 	return program{j}
 }
 
