@@ -19,6 +19,7 @@ type Txn struct {
 	End    LSN       // end of the commit record: what is acknowledged once the last part is durable
 	Time   time.Time // commit time at the source
 	Origin string    // replication origin, "" for local transactions
+	Phase  Phase     // what has happened to it; Committed but for sources that were asked for more
 	From   *History
 
 	// Chunk is set if the changes are not those of a source transaction but
@@ -43,6 +44,25 @@ type Txn struct {
 	free func(*Txn)
 }
 
+// Phase says what has happened to a transaction. A source gives only committed
+// ones, unless the sink can hold a transaction that is prepared.
+type Phase byte
+
+// The phases of a two-phase commit, beside Committed.
+const (
+	// Committed: the whole of it, at its commit.
+	Committed Phase = iota
+	// Prepared: the changes of a transaction that was prepared and is not
+	// decided. Commit is the position of the prepare record, End is zero: a sign
+	// of life behind it moves the position.
+	Prepared
+	// CommitPrepared: the one with this XID that was prepared is committed. There
+	// are no changes.
+	CommitPrepared
+	// RollbackPrepared: it is rolled back. Commit and End are zero as well.
+	RollbackPrepared
+)
+
 // Chunk says where the rows of a Txn were read.
 type Chunk struct {
 	Table TableName
@@ -54,7 +74,7 @@ type Chunk struct {
 }
 
 // Idle tells whether t is a sign of life.
-func (t *Txn) Idle() bool { return t.Commit == 0 && t.Chunk == nil }
+func (t *Txn) Idle() bool { return t.Commit == 0 && t.Chunk == nil && t.Phase == Committed }
 
 // OnRelease sets what Release calls. The maker of the Txn owns its memory.
 func (t *Txn) OnRelease(free func(*Txn)) { t.free = free }

@@ -25,11 +25,12 @@ type batch struct {
 
 	changes    int
 	held       int64
-	started    time.Time // when the first part was added
-	large      bool      // parts of a transaction that came in several
-	open       bool      // the transaction's last part is still to come
-	complete   int       // source transactions that end in it
-	deferrable bool      // a table with deferrable constraints is in it
+	started    time.Time      // when the first part was added
+	large      bool           // parts of a transaction that came in several
+	open       bool           // the transaction's last part is still to come
+	complete   int            // source transactions that end in it
+	phase      millrace.Phase // of the one transaction in it, if that is not Committed
+	deferrable bool           // a table with deferrable constraints is in it
 	// unfoldable: changes contradict each other, so the row path must find out.
 	unfoldable bool
 	// byRow counts the transactions that have a change which goes row by row.
@@ -101,6 +102,7 @@ func (b *batch) add(t *millrace.Txn, known map[*millrace.Relation]*route, now ti
 	if b.empty() {
 		b.started = now
 		b.large = t.Part > 0 || !t.Last
+		b.phase = t.Phase
 	}
 	b.txns = append(b.txns, t)
 	b.changes += len(t.Changes)

@@ -54,6 +54,9 @@ func withoutDetail(f *failure) error {
 
 // explain names the change that can't be applied, with what cures it.
 func (x *executor) explain(ctx context.Context, b *batch, f *failure) error {
+	if e := x.explainPrepared(b, f); e != nil {
+		return e
+	}
 	e := &millrace.Error{Kind: millrace.KindData, Op: "apply", Peer: millrace.PeerDestination, LSN: b.last().Commit}
 	c, _ := f.ref.(*millrace.Change)
 	if c != nil && c.Rel != nil {

@@ -23,6 +23,7 @@ import (
 // is there already, it goes out in one flight with that.
 type executor struct {
 	sender
+	prepareStmts
 	job      string
 	log      *slog.Logger
 	stats    *counters
@@ -61,7 +62,7 @@ const (
 )
 
 func newExecutor(w *wire, cp millrace.Checkpoint) *executor {
-	x := &executor{cp: cp, oneFlight: oneFlight,
+	x := &executor{cp: cp, prepareStmts: newPrepareStmts(), oneFlight: oneFlight,
 		beginStmt:    stmt{sql: "BEGIN"},
 		commitStmt:   stmt{sql: "COMMIT"},
 		progressStmt: stmt{sql: record.AppendSQL, types: record.AppendTypes},
@@ -104,6 +105,11 @@ func (x *executor) execute(ctx context.Context, b *batch) error {
 	x.batch = b
 	clear(x.byName)
 	x.atServer = x.inOneFlight(b)
+	if b.phase == millrace.CommitPrepared || b.phase == millrace.RollbackPrepared {
+		if err := x.decide(ctx, b); err != nil || b.phase == millrace.RollbackPrepared {
+			return err
+		}
+	}
 	err := x.attempt(ctx, b)
 	var f *failure
 	if errors.As(err, &f) && !x.passing(f) {
@@ -127,7 +133,7 @@ const oneFlight = 512
 
 // inOneFlight tells whether a batch may be committed before its answers are read.
 func (x *executor) inOneFlight(b *batch) bool {
-	return !b.large && b.byRow == 0 && b.changes <= x.oneFlight && x.state != txOpen
+	return !b.large && b.phase == millrace.Committed && b.byRow == 0 && b.changes <= x.oneFlight && x.state != txOpen
 }
 
 // count counts a batch that was applied, as it was planned or row by row.
@@ -164,6 +170,9 @@ func (x *executor) count(b *batch, byRow bool) {
 // passing tells whether a failure is no answer to the question whether the
 // changes can be applied.
 func (x *executor) passing(f *failure) bool {
+	if f.ref == markPrepare && session.SQLState(f.err) == "53200" {
+		return false // no place for one more: what would make room comes behind it
+	}
 	return f.ref == markCommit || f.ref == markProgress || f.err != nil && session.Retryable(f.err)
 }
 
@@ -232,11 +241,15 @@ func (x *executor) deferConstraints(b *batch) {
 func (x *executor) finish(ctx context.Context, b *batch) error {
 	commit := x.atServer && len(x.byName) == 0
 	x.confirmNames()
+	if b.phase == millrace.Prepared && !b.open {
+		return x.finishPrepare(ctx, b)
+	}
 	cp := x.after(b)
 	if !b.open {
 		if x.deferred {
 			x.command("SET CONSTRAINTS ALL IMMEDIATE", anyCount, markConstraints)
 		}
+		x.forget(b)
 		x.writeMarks(b)
 		x.writeProgress(cp)
 	}

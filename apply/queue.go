@@ -70,6 +70,8 @@ func (q *queue) takes(t *millrace.Txn) bool {
 		return false
 	case b.large:
 		return b.open && t.Part > 0
+	case b.phase != millrace.Committed || t.Phase != millrace.Committed:
+		return false
 	}
 	return t.Part == 0 && t.Last && !q.single
 }
@@ -141,7 +143,7 @@ func (q *queue) isReady(now time.Time) bool {
 	case b.open: // a part of a large transaction can be executed at once
 		return true
 	}
-	return b.large || q.flushed || q.single || b.changes >= worthwhile || b.held >= q.share || now.Sub(b.started) >= maxAge
+	return b.large || b.phase != millrace.Committed || q.flushed || q.single || b.changes >= worthwhile || b.held >= q.share || now.Sub(b.started) >= maxAge
 }
 
 // idleDue tells whether a sign of life is to be written.
@@ -175,7 +177,8 @@ func (q *queue) dispatch(now time.Time) {
 // take hands out prep with the sign of life behind it.
 func (q *queue) take(now time.Time) *batch {
 	b := q.prep
-	if !b.open && q.idleEnd > q.written {
+	// One that is only prepared, or was rolled back, has no progress row.
+	if !b.open && b.hasProgress() && q.idleEnd > q.written {
 		b.idle, q.urgent = max(b.idle, q.idleEnd), false
 		if b.history == nil {
 			b.history = q.from
@@ -193,10 +196,15 @@ func (q *queue) take(now time.Time) *batch {
 	return b
 }
 
+// hasProgress tells whether a progress row is written behind the batch.
+func (b *batch) hasProgress() bool {
+	return b.phase == millrace.Committed || b.phase == millrace.CommitPrepared
+}
+
 // end gives the position that the batch's progress row will acknowledge, or 0
 // when it writes none.
 func (b *batch) end() millrace.LSN {
-	if t := b.source(); t != nil && !b.open {
+	if t := b.source(); t != nil && !b.open && b.hasProgress() {
 		return max(b.idle, t.End)
 	}
 	return b.idle

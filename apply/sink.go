@@ -35,6 +35,9 @@ type Options struct {
 	// TruncateAsDelete applies TRUNCATE as DELETE, which older snapshots of
 	// readers survive.
 	TruncateAsDelete bool
+	// TwoPhase carries transactions that are prepared at the source as prepared
+	// ones, if the target's max_prepared_transactions permits.
+	TwoPhase bool
 	// OnFallback is told of batches whose sets failed. It must not block; nil
 	// is nobody.
 	OnFallback func(Fallback)
@@ -53,7 +56,8 @@ type Sink struct {
 	side *pgx.Conn // from Open to Claim
 	w    atomic.Pointer[writer]
 	// redo is a large transaction that goes row by row when it comes again.
-	redo atomic.Uint64
+	redo     atomic.Uint64
+	twoPhase atomic.Bool // found by Open
 }
 
 // New makes a Sink. It connects in Open.
@@ -85,6 +89,11 @@ func (s *Sink) Open(ctx context.Context) (millrace.Checkpoint, error) {
 	if err == nil && job == nil {
 		err = &millrace.Error{Kind: millrace.KindData, Op: "open the destination", Peer: millrace.PeerDestination,
 			Err: record.ErrNoJob, Hint: "millrace bootstrap records a job"}
+	}
+	if err == nil {
+		var can bool
+		can, err = s.canPrepare(ctx, &cp)
+		s.twoPhase.Store(can)
 	}
 	return cp, err
 }

@@ -30,10 +30,11 @@ type writer struct {
 	open   atomic.Bool // the executor has a target transaction that is to go on
 
 	// Owned by the caller of Write:
-	history millrace.History
-	skip    millrace.LSN // what is committed up to here is on the target
-	last    millrace.LSN // commit of the newest transaction that was written
-	gap     bool         // a transaction was given up with the context of its Write
+	history  millrace.History
+	prepared *record.Prepared // what the target has of it, by former sessions
+	skip     millrace.LSN     // what is committed up to here is on the target
+	last     millrace.LSN     // commit of the newest transaction that was written
+	gap      bool             // a transaction was given up with the context of its Write
 
 	abandon chan struct{} // holds a token when an open transaction is given up
 	calm    chan struct{} // holds a token when the executor has nothing to do
@@ -58,11 +59,15 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 	if !origin {
 		s.opt.Log.Debug("the role may not use replication origins: transactions are not tagged")
 	}
+	prepared, err := s.claimPrepared(ctx, &cp)
+	if err != nil {
+		return nil, err
+	}
 	tables, err := record.Tables(ctx, s.side, s.opt.Job)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{history: cp.History, skip: cp.Commit, last: cp.Commit,
+	w := &writer{history: cp.History, prepared: prepared, skip: cp.Commit, last: cp.Commit,
 		pos: newPositions(cp.Acked), q: newQueue(max(s.opt.MaxHeld/2, 1), s.opt.Group == 1, cp.Acked),
 		abandon: make(chan struct{}, 1), calm: make(chan struct{}, 1)}
 	w.router = newRouter(s.opt, replica, tables)
@@ -79,6 +84,7 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 	}
 	w.exec = s.newExecutor(wire, cp, w)
 	w.exec.origin = origin
+	w.exec.prepared = prepared
 	w.ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	w.done.Go(w.execute)
 	w.done.Go(w.sync)
@@ -128,7 +134,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		t.Release()
 		return nil
 	}
-	if t.Chunk == nil && t.Commit <= w.skip { // redelivered
+	if t.Chunk == nil && t.Commit <= w.skip && w.ordered(t) || !w.meet(t) { // redelivered
 		t.Release()
 		return nil
 	}
@@ -147,8 +153,16 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		w.gap = true
 		return ctx.Err()
 	}
-	w.last = max(w.last, t.Commit)
+	if w.ordered(t) {
+		w.last = max(w.last, t.Commit)
+	}
 	return nil
+}
+
+// ordered tells whether a transaction has a place among the commits. One that is
+// prepared, or rolled back, has none.
+func (w *writer) ordered(t *millrace.Txn) bool {
+	return t.Phase == millrace.Committed || t.Phase == millrace.CommitPrepared
 }
 
 // asInserts takes the rows of a chunk for inserts: there is no row with their
@@ -169,7 +183,7 @@ func (w *writer) check(t *millrace.Txn) error {
 				f.System, f.Generation, w.history.System, w.history.Generation),
 			Hint: "take the first load anew: bootstrap --restart-snapshot"}
 	}
-	if t.Chunk == nil && t.Commit > w.skip && (t.Commit < w.last || t.Commit == w.last && t.Part == 0) {
+	if t.Chunk == nil && w.ordered(t) && t.Commit > w.skip && (t.Commit < w.last || t.Commit == w.last && t.Part == 0) {
 		return &millrace.Error{Kind: millrace.KindData, Op: "apply", Peer: millrace.PeerDestination, LSN: t.Commit,
 			Err: fmt.Errorf("the transaction comes after that at %s", w.last)}
 	}

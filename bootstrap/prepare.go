@@ -238,6 +238,14 @@ func (l *load) replaceRecord(ctx context.Context, createdPublication bool) error
 	for _, t := range l.set.Tables {
 		job.Tables = append(job.Tables, record.Table{OID: t.OID, Name: t.Name})
 	}
+	// What an earlier generation has prepared holds locks on the tables.
+	gids, err := record.RollbackPrepared(ctx, l.target, l.Job, 0)
+	if err != nil {
+		return err
+	}
+	if len(gids) > 0 {
+		l.log.Info("rolled back prepared transactions of an earlier load", "gids", gids)
+	}
 	tx, err := l.target.Begin(ctx)
 	if err != nil {
 		return session.Wrap("record the job", millrace.PeerDestination, err)

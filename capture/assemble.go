@@ -30,6 +30,7 @@ type assembler struct {
 	skip    bool // it was applied before
 	begin   pgoutput.Begin
 	origin  string
+	phase   millrace.Phase
 	seq     uint64        // of the last change
 	part    int           // of the open part
 	txn     *millrace.Txn // the open part; nil until it has a change
@@ -69,7 +70,7 @@ func (a *assembler) start(m pgoutput.Begin) error {
 	// are the slot's consistent point, and a transaction may begin to commit
 	// exactly there.
 	a.skip = m.Commit < a.from
-	a.origin, a.seq, a.part = "", 0, 0
+	a.origin, a.seq, a.part, a.phase = "", 0, 0, millrace.Committed
 	return nil
 }
 
@@ -225,7 +226,7 @@ func (a *assembler) makeRoom() error {
 	}
 	t := a.block.txn()
 	t.XID, t.Commit, t.Time, t.Origin = a.begin.XID, a.begin.Commit, a.begin.Time, a.origin
-	t.From, t.Part, t.Size = a.history, a.part, txnSize
+	t.From, t.Part, t.Size, t.Phase = a.history, a.part, txnSize, a.phase
 	a.txn = t
 	return nil
 }

@@ -194,6 +194,16 @@ func (f *feed) onMessage(m replication.Message) error {
 		return f.onStreamAbort(m.Data)
 	case pgoutput.TagStreamCommit:
 		return f.onStreamCommit(m.Data)
+	case pgoutput.TagBeginPrepare:
+		return f.onBeginPrepare(m.Data)
+	case pgoutput.TagPrepare:
+		return f.onPrepare(m.Data)
+	case pgoutput.TagStreamPrepare:
+		return f.onStreamPrepare(m.Data)
+	case pgoutput.TagCommitPrepared:
+		return f.onCommitPrepared(m.Data)
+	case pgoutput.TagRollbackPrepared:
+		return f.onRollbackPrepared(m.Data)
 	default:
 		return fmt.Errorf("%w: unknown message %q", pgoutput.ErrMalformed, byte(tag))
 	}

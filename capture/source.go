@@ -43,7 +43,13 @@ type Options struct {
 	// Spool takes large transactions while they are open at the source. Without
 	// one, and once it has failed, the server sends them when they are committed.
 	Spool *spool.Spool
-	Log   *slog.Logger
+	// TwoPhase tells at every start whether the destination takes prepared
+	// transactions; nil says no. Else they come once they are committed.
+	TwoPhase func() bool
+	// LocalOnly leaves out what was written at the source by replication: a
+	// transaction with an origin. The source must be 16 or newer.
+	LocalOnly bool
+	Log       *slog.Logger
 	// OnShape records a table's new shape or file node. An error stops the
 	// stream before the transaction that has the new shape.
 	OnShape func(ctx context.Context, t Table) error

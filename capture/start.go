@@ -96,6 +96,8 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 		Publications: []string{s.opt.Publication},
 		Binary:       !s.text.Load(),
 		Streaming:    s.opt.Spool != nil && !s.whole.Load(),
+		TwoPhase:     s.opt.TwoPhase != nil && s.opt.TwoPhase(),
+		LocalOnly:    s.opt.LocalOnly,
 		MaxMessage:   s.opt.MaxMessage,
 		BufferSize:   s.opt.BufferSize,
 		Log:          s.log,
@@ -175,6 +177,9 @@ func (s *Source) checkBefore(ctx context.Context, conn *pgx.Conn, tables []Table
 	if err := checkSlot(slot, server.Database); err != nil {
 		return false, err
 	}
+	if err := s.checkAbilities(server, slot); err != nil {
+		return false, err
+	}
 	return server.InRecovery, s.checkSet(ctx, conn, tables)
 }
 
@@ -211,6 +216,26 @@ func (s *Source) gone(ctx context.Context, q catalog.Querier, tables []Table) (m
 		gone[oid] = true
 	}
 	return gone, err
+}
+
+// originSince is the first version that can leave out what has an origin.
+const originSince = 16
+
+// checkAbilities refuses what was asked for and the source can't do.
+func (s *Source) checkAbilities(server *catalog.Server, slot *catalog.Slot) error {
+	e := &millrace.Error{Kind: millrace.KindPreflight, Op: "start", Peer: millrace.PeerSource}
+	switch {
+	case s.opt.LocalOnly && server.Major() < originSince:
+		e.Err = fmt.Errorf("source.postgres.origin: none needs PostgreSQL %d, the source is %d", originSince, server.Major())
+		e.Hint = "take it out, or upgrade the source"
+	case s.opt.TwoPhase != nil && s.opt.TwoPhase() && slot.Failover:
+		e.Err = fmt.Errorf("replication slot %q is copied to standbys, which PostgreSQL does not allow together with two-phase commit", slot.Name)
+		e.Hint = "set source.postgres.two_phase: off; or give up the copies: " +
+			`psql "dbname=… replication=database" -c 'ALTER_REPLICATION_SLOT ` + millrace.QuoteIdent(slot.Name) + ` (FAILOVER false)'`
+	default:
+		return nil
+	}
+	return e
 }
 
 // checkSlot finds a slot that is not the job's, or of no use any more.

@@ -39,7 +39,15 @@ type SourcePostgres struct {
 	// Streaming takes transactions that outgrow the source's memory while they
 	// are open, into the spool.
 	Streaming bool
+	TwoPhase  bool   // prepared transactions are carried as such
+	Origin    string // OriginAny or OriginNone
 }
+
+// The values of source.postgres.origin.
+const (
+	OriginAny  = "any"
+	OriginNone = "none" // only what was written at the source itself
+)
 
 // Destination is where the history goes to.
 type Destination struct {
@@ -152,7 +160,7 @@ const DefaultListen = "127.0.0.1:8642"
 // Default gives the configuration without job and connections.
 func Default() *Config {
 	return &Config{
-		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: true}},
+		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: true, Origin: OriginAny}},
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
 			MaxBatchRows:  4000,

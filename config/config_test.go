@@ -34,6 +34,8 @@ source:
     publication: My publication
     failover: false
     streaming: off
+    two_phase: on
+    origin: none
 snapshot: {mode: none, parallel: 4, timeout: 90m, rate: 10MiB}
 apply: {group: 1, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
 destination:
@@ -112,7 +114,7 @@ func TestEveryKey(t *testing.T) {
 		Job: "shop",
 		Source: Source{SourcePostgres{
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
-			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: false,
+			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: false, TwoPhase: true, Origin: "none",
 		}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, "delete"},

@@ -40,6 +40,8 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.publication": text(&c.Source.Postgres.Publication),
 		"source.postgres.failover":    boolean(&c.Source.Postgres.Failover),
 		"source.postgres.streaming":   onOff(&c.Source.Postgres.Streaming, "parallel"),
+		"source.postgres.two_phase":   onOff(&c.Source.Postgres.TwoPhase),
+		"source.postgres.origin":      choice(&c.Source.Postgres.Origin, []string{OriginAny, OriginNone}),
 
 		"snapshot.mode": choice(&c.Snapshot.Mode,
 			[]string{ModeConsistent, ModeIncremental, ModeNone}),

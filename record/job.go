@@ -265,7 +265,7 @@ func Delete(ctx context.Context, db DB, job string) error {
 }
 
 func remove(ctx context.Context, db DB, job string) error {
-	for _, table := range []string{"progress", "chunk", "job_table", "runtime", "job_state"} {
+	for _, table := range []string{"progress", "prepared", "chunk", "job_table", "runtime", "job_state"} {
 		if _, err := db.Exec(ctx, `DELETE FROM millrace.`+table+` WHERE job = $1`, job); err != nil {
 			return err
 		}

@@ -76,6 +76,15 @@ CREATE TABLE millrace.chunk (
 COMMENT ON TABLE millrace.chunk IS
     'What is copied of tables that are not complete: the parts of one under the exported snapshot (part >= 0), and where the load of one beside the stream stands (part -1, mark).';
 
+CREATE TABLE millrace.prepared (
+    job         text   NOT NULL,
+    gid         text   NOT NULL,
+    prepare_lsn pg_lsn NOT NULL,
+    PRIMARY KEY (job, gid)
+);
+COMMENT ON TABLE millrace.prepared IS
+    'One row per transaction that was prepared here and committed, until the progress row of its commit is there.';
+
 CREATE TABLE millrace.runtime (
     job          text        NOT NULL,
     instance     text        NOT NULL,

@@ -275,7 +275,7 @@ func (p *Progress) written(t *millrace.Txn) {
 	if t.From != nil {
 		p.history = *t.From
 	}
-	if t.Chunk != nil {
+	if t.Chunk != nil || t.Phase == millrace.Prepared || t.Phase == millrace.RollbackPrepared {
 		return // moves no position
 	}
 	if t.Idle() {

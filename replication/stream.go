@@ -26,6 +26,8 @@ type Options struct {
 	Publications []string
 	Binary       bool  // values in binary form where their type has one
 	Streaming    bool  // transactions that outgrow the server's memory come while they are open
+	TwoPhase     bool  // prepared transactions come when they are prepared
+	LocalOnly    bool  // transactions with an origin don't come; from 16 on
 	MaxMessage   int64 // the largest message of the plugin that is taken
 	BufferSize   int   // of a read
 	Log          *slog.Logger
@@ -142,6 +144,12 @@ func startCommand(opt Options) string {
 	version, more := 1, ""
 	if opt.Streaming {
 		version, more = 2, ", streaming 'on'"
+	}
+	if opt.TwoPhase {
+		version, more = 3, more+", two_phase 'on'"
+	}
+	if opt.LocalOnly {
+		more += ", origin 'none'"
 	}
 	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %v (proto_version '%d', publication_names %s, binary '%t', messages 'true'%s)",
 		millrace.QuoteIdent(opt.Slot), opt.Start, version, quote(strings.Join(names, ",")), opt.Binary, more)

@@ -20,7 +20,8 @@ func (a *app) cleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Drop the slot, the publication and the records that Millrace made",
 		Long: `Cleanup ends a job: it drops the replication slot and the publication, if Millrace created
-them, and removes the job's records. It never drops what it found, and the copied tables
+them, rolls back what the job has prepared on the target and
+not decided, and removes the job's records. It never drops what it found, and the copied tables
 stay. Until the slot is dropped the source keeps WAL for it.
 
 With --source-gone it asks nothing of the source and removes the records alone: for a server
@@ -87,6 +88,9 @@ func (a *app) cleanup(ctx context.Context, s *settings, dryRun, gone bool) error
 	if err != nil {
 		return err
 	}
+	if steps, err = prepared(ctx, book, s.Job, steps); err != nil {
+		return err
+	}
 	steps = append(steps, step{Action: "remove", Object: "record of job " + s.Job,
 		do: book.Delete})
 	for _, st := range steps {
@@ -100,6 +104,24 @@ func (a *app) cleanup(ctx context.Context, s *settings, dryRun, gone bool) error
 		}
 	}
 	return nil
+}
+
+// prepared adds what the job has prepared on a target and not decided. Nobody
+// would decide it any more, and it would hold its locks for ever.
+func prepared(ctx context.Context, book ledger, job string, steps []step) ([]step, error) {
+	target, ok := book.(*pgLedger)
+	if !ok {
+		return steps, nil
+	}
+	gids, err := record.PreparedNames(ctx, target.conn, job, 0)
+	for _, gid := range gids {
+		sql := record.RollbackPreparedSQL(gid)
+		steps = append(steps, step{Action: "roll back", Object: "prepared transaction " + gid, SQL: sql, do: func(ctx context.Context) error {
+			_, err := target.conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+			return session.Wrap("clean up", millrace.PeerDestination, err)
+		}})
+	}
+	return steps, err
 }
 
 // cleanupSteps says what is to be dropped at the source. It connects there only
@@ -176,7 +198,7 @@ func (a *app) printStep(st step, dryRun bool) error {
 			Done bool `json:"done"`
 		}{st, !dryRun})
 	}
-	done := map[string]string{"drop": "dropped", "remove": "removed"}[st.Action]
+	done := map[string]string{"drop": "dropped", "remove": "removed", "roll back": "rolled back"}[st.Action]
 	if dryRun {
 		done = "would " + st.Action
 	}

@@ -42,14 +42,14 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, Recorded: r.recorded, OnShape: r.newShape,
-		Spool: e.spool,
+		Spool: e.spool, TwoPhase: func() bool { return e.sink.TwoPhase() }, LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
 	})
 	e.sink = apply.New(apply.Options{
 		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
 		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
 		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
 		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
-		OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
+		TwoPhase: r.Source.Postgres.TwoPhase, OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
 	})
 	e.backfill = backfill.New(backfill.Options{
 		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),

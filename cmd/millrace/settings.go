@@ -134,6 +134,11 @@ func or(a, b string) string {
 	return b
 }
 
+// failover tells whether the slot is to be copied to standbys. PostgreSQL does
+// not copy one that has two-phase commit: what was prepared before the copy was
+// made could be lost.
+func (s *settings) failover() bool { return s.Source.Postgres.Failover && !s.Source.Postgres.TwoPhase }
+
 func (s *settings) endpoint(peer millrace.Peer, conn func() (string, error)) *session.Endpoint {
 	return &session.Endpoint{
 		Peer: peer, Conn: conn, Job: s.Job, Log: s.log, Timeout: s.Resources.ConnectionTimeout,
