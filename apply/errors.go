@@ -26,7 +26,7 @@ func (x *executor) wrap(b *batch, err error) error {
 	if !errors.As(err, &f) {
 		return session.Wrap("apply", millrace.PeerDestination, err)
 	}
-	if state := session.SQLState(f.err); f.ref == markProgress && (state == "23502" || state == "23505") {
+	if state := session.SQLState(f.err); f.ref == markProgress && (f.err == nil || state == "23502" || state == "23505") {
 		return &millrace.Error{Kind: millrace.KindRetry, Op: string(markProgress), Peer: millrace.PeerDestination,
 			Err: record.ErrFenced}
 	}

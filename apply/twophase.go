@@ -16,9 +16,9 @@ const (
 	markDecide  mark = "decide the prepared transaction"
 )
 
-// canPrepare tells whether the target takes prepared transactions now. While
-// tables are still being loaded it does not: what a snapshot shows of an
-// undecided transaction, the load would have to ask the target.
+// canPrepare tells whether two-phase commit is to begin. While tables are still
+// being loaded it does not: their marks go with progress rows, which a prepared
+// transaction has none of.
 func (s *Sink) canPrepare(ctx context.Context, cp *millrace.Checkpoint) (bool, error) {
 	if !s.opt.TwoPhase || len(cp.Tables) > 0 {
 		return false, nil
@@ -34,24 +34,19 @@ func (s *Sink) canPrepare(ctx context.Context, cp *millrace.Checkpoint) (bool, e
 	return most > 0, nil
 }
 
-// TwoPhase tells whether the target, as Open has found it, takes prepared
-// transactions.
+// TwoPhase tells whether two-phase commit is asked for and the target, as Open
+// has found it, permits it.
 func (s *Sink) TwoPhase() bool { return s.twoPhase.Load() }
 
-// claimPrepared finds what former sessions have prepared. Where prepared
-// transactions are not asked for any more the source sends them whole, once
-// they are committed; what is prepared here would only be in the way.
+// claimPrepared finds what former sessions have prepared. What is of an earlier
+// generation will never be decided.
 func (s *Sink) claimPrepared(ctx context.Context, cp *millrace.Checkpoint) (*record.Prepared, error) {
-	keep := cp.Generation
-	if !s.TwoPhase() {
-		keep = 0
-	}
-	dropped, err := record.RollbackPrepared(ctx, s.side, s.opt.Job, keep)
+	dropped, err := record.RollbackPrepared(ctx, s.side, s.opt.Job, cp.Generation)
 	if err != nil {
 		return nil, err
 	}
 	if len(dropped) > 0 {
-		s.opt.Log.Warn("rolled back what was prepared at the destination: the source sends it again once it is committed", "gids", dropped)
+		s.opt.Log.Warn("rolled back what an earlier generation of the job had prepared at the destination", "gids", dropped)
 	}
 	return record.ReadPrepared(ctx, s.side, s.opt.Job, cp.Generation)
 }
@@ -64,17 +59,6 @@ func (w *writer) meet(t *millrace.Txn) bool {
 		return !w.prepared.Undecided[t.XID] && !w.prepared.Committed[t.XID]
 	case millrace.CommitPrepared, millrace.RollbackPrepared:
 		delete(w.prepared.Undecided, t.XID)
-		delete(w.prepared.Committed, t.XID)
-	case millrace.Committed:
-		// It was prepared and committed by a session that the source sent it to in
-		// two steps. Only the progress of its commit is missing.
-		if !w.prepared.Committed[t.XID] || t.Idle() || t.Chunk != nil {
-			return true
-		}
-		if !t.Last {
-			return false
-		}
-		t.Phase, t.Part, t.Changes = millrace.CommitPrepared, 0, nil
 		delete(w.prepared.Committed, t.XID)
 	}
 	return true
@@ -94,6 +78,11 @@ func (x *executor) finishPrepare(ctx context.Context, b *batch) error {
 		x.value(a)
 	}
 	x.wire.execute(1, markProgress)
+	// As with COMMIT, what was asked for must be known to have happened.
+	x.sync()
+	if err := x.await(ctx); err != nil {
+		return err
+	}
 	x.command("PREPARE TRANSACTION "+literal(gid), anyCount, markPrepare)
 	x.sync()
 	if err := x.await(ctx); err != nil {
@@ -152,15 +141,14 @@ func (x *executor) explainPrepared(b *batch, f *failure) *millrace.Error {
 	}
 	e := &millrace.Error{Kind: millrace.KindData, Op: string(m) + " " + x.prepared.GID(b.last().XID), Peer: millrace.PeerDestination,
 		LSN: b.last().Commit, Err: f.err}
-	const whole = "; with source.postgres.two_phase: off the source sends it whole, once it is committed"
 	switch {
 	case f.err == nil:
 		e.Err = errors.New("it is not at the destination: something else has rolled it back there")
-		e.Hint = strings.TrimPrefix(whole, "; ")
+		e.Hint = "the source does not send it again: take the first load anew with bootstrap --restart-snapshot"
 	case m == markPrepare:
-		e.Hint = "raise max_prepared_transactions at the destination, which takes a restart" + whole
+		e.Hint = "raise max_prepared_transactions at the destination, which takes a restart" + goesOn
 	default:
-		e.Hint = "COMMIT PREPARED needs the role that has prepared it, or a superuser" + whole
+		e.Hint = "COMMIT PREPARED needs the role that has prepared it, or a superuser" + goesOn
 	}
 	return e
 }

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -53,12 +54,9 @@ func TestPreparedSteps(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before func(xid uint32) // what the killed process has still done
-		off    bool             // two-phase commit is switched off before the next start
 	}{
-		{"prepared", func(uint32) {}, false},
-		{"committed without progress", func(xid uint32) { p.dst.SQL(t, "COMMIT PREPARED '"+p.gid(t, xid)+"'") }, false},
-		{"prepared, off", func(uint32) {}, true},
-		{"committed without progress, off", func(xid uint32) { p.dst.SQL(t, "COMMIT PREPARED '"+p.gid(t, xid)+"'") }, true},
+		{"prepared", func(uint32) {}},
+		{"committed without progress", func(xid uint32) { p.dst.SQL(t, "COMMIT PREPARED '"+p.gid(t, xid)+"'") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			txns := p.change(t, "BEGIN; DELETE FROM a; INSERT INTO a SELECT g, g FROM generate_series(1, 50) g; COMMIT; INSERT INTO a VALUES (1000)")
@@ -72,15 +70,10 @@ func TestPreparedSteps(t *testing.T) {
 				t.Fatalf("%s after the prepare", got)
 			}
 			c.before(txns[0].XID)
-			p.opt.TwoPhase = !c.off
 			next := New(p.opt)
 			reopen(t, next)
-			if c.off {
-				write(t, next, append(split(again[0], 20), again[1]))
-			} else {
-				prepared, commit := inTwo(again[0], 20)
-				write(t, next, append(prepared, commit, again[1]))
-			}
+			prepared, commit := inTwo(again[0], 20)
+			write(t, next, append(prepared, commit, again[1]))
 			p.same(t)
 			if got := p.traces(t); got != "0|0" {
 				t.Errorf("%s at the end", got)
@@ -88,7 +81,6 @@ func TestPreparedSteps(t *testing.T) {
 			if err := next.Close(); err != nil {
 				t.Error(err)
 			}
-			p.opt.TwoPhase = true
 			reopen(t, s)
 		})
 	}
@@ -106,7 +98,7 @@ func TestPreparedByHand(t *testing.T) {
 	}
 	p.dst.SQL(t, "ROLLBACK PREPARED '"+p.gid(t, txns[0].XID)+"'")
 	err := tryWrite(t, s, []*millrace.Txn{commit})
-	if millrace.KindOf(err) != millrace.KindData || !strings.Contains(err.Error(), p.gid(t, txns[0].XID)) || !strings.Contains(millrace.HintOf(err), "two_phase: off") {
+	if millrace.KindOf(err) != millrace.KindData || !strings.Contains(err.Error(), p.gid(t, txns[0].XID)) || !strings.Contains(millrace.HintOf(err), "--restart-snapshot") {
 		t.Errorf("%v; hint: %s", err, millrace.HintOf(err))
 	}
 }
@@ -115,14 +107,12 @@ func TestPreparedByHand(t *testing.T) {
 func TestPreparedIsFenced(t *testing.T) {
 	p := newPrepared(t)
 	s := p.open(t)
-	conn := dial(t, p.dst.URL())
-	if _, _, err := record.Claim(t.Context(), conn, "shop", "other"); err != nil {
-		t.Fatal(err)
-	}
+	p.dst.SQL(t, "UPDATE millrace.job_state SET epoch = epoch + 1") // its backends are those of another role, and live
 	txns := p.change(t, "INSERT INTO a VALUES (1)")
-	prepared, commit := inTwo(txns[0], 20)
-	err := tryWrite(t, s, append(prepared, commit))
-	if millrace.KindOf(err) != millrace.KindRetry {
+	prepared, _ := inTwo(txns[0], 20)
+	write(t, s, prepared)
+	_, err := s.Drain(t.Context())
+	if millrace.KindOf(err) != millrace.KindRetry || !errors.Is(err, record.ErrFenced) {
 		t.Errorf("got %v", err)
 	}
 	if got := p.traces(t); got != "0|0" {

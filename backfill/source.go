@@ -294,6 +294,11 @@ func (s *Source) take(ctx context.Context, t *millrace.Txn) error {
 		s.passLocked(t.End)
 		return nil
 	}
+	if t.Phase == millrace.Prepared || t.Phase == millrace.RollbackPrepared {
+		return &millrace.Error{Kind: millrace.KindData, Op: "load beside the stream", Peer: millrace.PeerSource, LSN: t.Commit,
+			Err:  errors.New("a transaction was prepared, which is not available in this version while tables are loaded"),
+			Hint: "start over with `millrace bootstrap --restart-snapshot --yes`"}
+	}
 	if t.Part == 0 {
 		s.passLocked(t.Commit)
 		s.delivered = append(s.delivered, t.XID)

@@ -43,8 +43,8 @@ type Options struct {
 	// Spool takes large transactions while they are open at the source. Without
 	// one, and once it has failed, the server sends them when they are committed.
 	Spool *spool.Spool
-	// TwoPhase tells at every start whether the destination takes prepared
-	// transactions; nil says no. Else they come once they are committed.
+	// TwoPhase tells at every start whether prepared transactions are to come as
+	// such; nil says no. Once it was so the slot keeps to it.
 	TwoPhase func() bool
 	// LocalOnly leaves out what was written at the source by replication: a
 	// transaction with an origin. The source must be 16 or newer.
@@ -76,6 +76,8 @@ type Source struct {
 	whole  atomic.Bool // the spool has failed: transactions come once they are committed
 	acked  atomic.Uint64
 	starts atomic.Int64
+
+	twoPhase bool // found by the start that goes on
 
 	mu   sync.Mutex
 	feed *feed // nil unless started

@@ -96,7 +96,7 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 		Publications: []string{s.opt.Publication},
 		Binary:       !s.text.Load(),
 		Streaming:    s.opt.Spool != nil && !s.whole.Load(),
-		TwoPhase:     s.opt.TwoPhase != nil && s.opt.TwoPhase(),
+		TwoPhase:     s.twoPhase,
 		LocalOnly:    s.opt.LocalOnly,
 		MaxMessage:   s.opt.MaxMessage,
 		BufferSize:   s.opt.BufferSize,
@@ -177,7 +177,7 @@ func (s *Source) checkBefore(ctx context.Context, conn *pgx.Conn, tables []Table
 	if err := checkSlot(slot, server.Database); err != nil {
 		return false, err
 	}
-	if err := s.checkAbilities(server, slot); err != nil {
+	if err := s.checkAbilities(server, slot, from); err != nil {
 		return false, err
 	}
 	return server.InRecovery, s.checkSet(ctx, conn, tables)
@@ -222,13 +222,23 @@ func (s *Source) gone(ctx context.Context, q catalog.Querier, tables []Table) (m
 const originSince = 16
 
 // checkAbilities refuses what was asked for and the source can't do.
-func (s *Source) checkAbilities(server *catalog.Server, slot *catalog.Slot) error {
+//
+// A slot with two-phase commit keeps it, whatever is asked for later.
+func (s *Source) checkAbilities(server *catalog.Server, slot *catalog.Slot, from millrace.Checkpoint) error {
+	asked := s.opt.TwoPhase != nil && s.opt.TwoPhase()
+	s.twoPhase = asked || slot.TwoPhase
+	if slot.TwoPhase && !asked {
+		s.log.Info("the slot has two-phase commit, and keeps it until a new first load makes another one", "slot", slot.Name)
+	}
 	e := &millrace.Error{Kind: millrace.KindPreflight, Op: "start", Peer: millrace.PeerSource}
 	switch {
 	case s.opt.LocalOnly && server.Major() < originSince:
 		e.Err = fmt.Errorf("source.postgres.origin: none needs PostgreSQL %d, the source is %d", originSince, server.Major())
 		e.Hint = "take it out, or upgrade the source"
-	case s.opt.TwoPhase != nil && s.opt.TwoPhase() && slot.Failover:
+	case slot.TwoPhase && len(from.Tables) > 0:
+		e.Err = fmt.Errorf("tables are loaded beside the stream, which is not available in this version while replication slot %q has two-phase commit", slot.Name)
+		e.Hint = restartHint
+	case asked && !slot.TwoPhase && slot.Failover:
 		e.Err = fmt.Errorf("replication slot %q is copied to standbys, which PostgreSQL does not allow together with two-phase commit", slot.Name)
 		e.Hint = "set source.postgres.two_phase: off; or give up the copies: " +
 			`psql "dbname=… replication=database" -c 'ALTER_REPLICATION_SLOT ` + millrace.QuoteIdent(slot.Name) + ` (FAILOVER false)'`

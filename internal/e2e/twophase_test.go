@@ -129,16 +129,22 @@ func TestPreparedAcrossCrashes(t *testing.T) {
 }
 
 // TestPreparedIsSwitched turns two-phase commit on while a transaction is
-// prepared, and off while another one is: both come whole, and once.
+// prepared, which then comes whole and late, and off while another one is: the
+// slot keeps it on.
 func TestPreparedIsSwitched(t *testing.T) {
+	for _, major := range []int{16, 17, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) { preparedIsSwitched(t, major) })
+	}
+}
+
+func preparedIsSwitched(t *testing.T, major int) {
 	t.Parallel()
-	var on, off *pair
-	source, target := alone(t, rig.Newest)
-	off = newPair(t, plan{source: source, target: target, schema: twoTables, options: func(o *blackbox.Options, p *pair) { o.SourceKeys = "failover: false" }})
+	source, target := alone(t, major)
+	off := newPair(t, plan{source: source, target: target, schema: twoTables, options: func(o *blackbox.Options, _ *pair) { o.SourceKeys = "failover: false" }})
 	off.Start(t, "--bootstrap")
 	off.sync(t)
 	other := *off
-	on = &other
+	on := &other
 	on.Job = blackbox.NewJob(t, blackbox.Options{Name: off.Name, Source: off.source, Target: off.target, Tables: []string{"public.*"},
 		SourceKeys: "two_phase: on", Extra: fast})
 
@@ -157,7 +163,6 @@ func TestPreparedIsSwitched(t *testing.T) {
 	on.Stop(t)
 
 	off.Start(t)
-	off.awaitPrepared(t, "0")
 	off.source.SQL(t, "INSERT INTO u VALUES (3)")
 	off.sync(t)
 	off.source.SQL(t, "COMMIT PREPARED '"+off.gid("within")+"'")
@@ -166,6 +171,7 @@ func TestPreparedIsSwitched(t *testing.T) {
 	if n := off.target.Query(t, "SELECT count(*) FROM t"); n != "2" {
 		t.Errorf("%s rows", n)
 	}
+	wants(t, "the log", off.Log(40), "the slot has two-phase commit")
 }
 
 // TestPreparedHasNoPlace covers a target that takes none, and one that takes no
@@ -187,7 +193,7 @@ func TestPreparedHasNoPlace(t *testing.T) {
 		p.awaitPrepared(t, "1")
 		p.prepare(t, "b", "INSERT INTO t VALUES (2)")
 		r := p.refusal(t)
-		wants(t, "the refusal", r.state+r.reason+r.hint, "error", "prepare the transaction millrace_"+p.Name, "max_prepared_transactions", "two_phase: off")
+		wants(t, "the refusal", r.state+r.reason+r.hint, "error", "prepare the transaction millrace_"+p.Name, "raise max_prepared_transactions")
 		p.source.SQL(t, "COMMIT PREPARED '"+p.gid("a")+"'")
 		p.source.SQL(t, "COMMIT PREPARED '"+p.gid("b")+"'")
 		if r := p.Run(t, "cleanup", "--yes"); r.Code != 0 {
