@@ -47,6 +47,8 @@ type ConfiguredStream struct {
 	SyncMode     string     `json:"sync_mode"`
 	PrimaryKey   [][]string `json:"primary_key"`
 	GenerationID *int64     `json:"generation_id"`
+
+	stateKey string // of Estuary's state
 }
 
 // Key gives the columns of the key that the catalog chose; none: the table's.

@@ -17,6 +17,7 @@ func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
 		at, lsn = time.Now(), t.Chunk.Upto
 	}
 	s.stamp.set(lsn, at, time.Now())
+	s.stamp.before, s.stamp.commit, s.stamp.xid = s.position, t.Commit, t.XID
 	for i := range t.Changes {
 		c := &t.Changes[i]
 		if c.Op == millrace.Truncate {
@@ -54,26 +55,21 @@ func (s *Sink) change(ctx context.Context, st *stream, c *millrace.Change) error
 	}
 	if !st.running {
 		st.running = true
-		if err := s.opt.Writer.Status(st.Stream.Stream.Descriptor(), "RUNNING"); err != nil {
+		if err := s.dialect.begin(st); err != nil {
 			return writeError(err)
 		}
 	}
-	if c.Op == millrace.Delete {
-		return s.record(st, c.Old, true, !c.OldFull)
+	b, n, err := s.dialect.append(ctx, s.lines, st, &s.stamp, c)
+	s.lines = b
+	if err != nil {
+		return err
 	}
-	row := c.New
-	if c.Op == millrace.Update && c.Old != nil && st.keyChanged(c) {
-		if err := s.record(st, c.Old, true, !c.OldFull); err != nil {
-			return err
-		}
+	s.records += n
+	st.records += n
+	if len(s.lines) >= linesKept {
+		return s.put()
 	}
-	if slices.ContainsFunc(row, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged }) {
-		var err error
-		if row, err = s.complete(ctx, c); err != nil {
-			return err
-		}
-	}
-	return s.record(st, row, false, false)
+	return nil
 }
 
 // keyChanged compares the columns of the stream's key.
@@ -85,42 +81,6 @@ func (st *stream) keyChanged(c *millrace.Change) bool {
 		}
 	}
 	return false
-}
-
-// complete gives the new row with the large values that were not sent: those of
-// the old row where that came whole, else as they are at the source now.
-func (s *Sink) complete(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
-	row := slices.Clone(c.New)
-	if c.OldFull {
-		for i := range row {
-			if row[i].Kind == millrace.Unchanged {
-				row[i] = c.Old[i]
-			}
-		}
-		return row, nil
-	}
-	now, err := s.opt.Fetch(ctx, c)
-	if err != nil || now == nil {
-		return row, err
-	}
-	for i := range row {
-		if row[i].Kind == millrace.Unchanged && i < len(now) {
-			row[i] = now[i]
-		}
-	}
-	return row, nil
-}
-
-func (s *Sink) record(st *stream, row millrace.Row, deleted, keysOnly bool) (err error) {
-	if s.lines, err = st.enc.appendRecord(s.lines, row, &s.stamp, deleted, keysOnly); err != nil {
-		return err
-	}
-	s.records++
-	st.records++
-	if len(s.lines) >= linesKept {
-		return s.put()
-	}
-	return nil
 }
 
 // describe makes the encoder of a relation's shape.
@@ -141,10 +101,11 @@ func (s *Sink) describe(ctx context.Context, st *stream, rel *millrace.Relation)
 	}
 	lookUp := func(c *millrace.Column) *datum.Type { return types[c.Name] }
 	st.enc = newEncoder(st.Stream.Stream.Descriptor(), rel, lookUp, st.only, s.opt.Config.Style(), s.opt.Config.Decimal == DecimalNumber)
+	st.enc.native = s.opt.Flow != nil
 	return nil
 }
 
-// truncated judges a TRUNCATE: the protocol has no word for it. One that came
+// truncated judges a TRUNCATE: the protocols have no word for it. One that came
 // before this run, of a table that no state speaks of, is no matter: the platform
 // has cleared the stream, or never had it.
 func (s *Sink) truncated(t *millrace.Txn, c *millrace.Change) error {

@@ -1,7 +1,6 @@
 package airbyte
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
@@ -23,6 +22,7 @@ type encoder struct {
 	head   []byte // up to the first member of data
 	cdc    bool   // with the members about the change
 	number bool   // decimals as numbers
+	native bool   // json as it is, not as a string
 }
 
 // newEncoder makes the encoder of a stream's relation. Only the members that the
@@ -48,13 +48,17 @@ func newEncoder(d Descriptor, rel *millrace.Relation, types func(*millrace.Colum
 
 // stamp is what the records of one transaction share.
 type stamp struct {
+	before  millrace.LSN // the end of the transaction before
+	commit  millrace.LSN // zero in a chunk
+	xid     uint32
 	lsn     millrace.LSN
 	updated []byte // "2024-02-29T10:34:56.789012Z", quoted
 	emitted int64  // milliseconds since 1970
+	millis  int64  // updated, likewise
 }
 
 func (s *stamp) set(lsn millrace.LSN, at, now time.Time) {
-	s.lsn, s.emitted = lsn, now.UnixMilli()
+	s.lsn, s.emitted, s.millis = lsn, now.UnixMilli(), at.UnixMilli()
 	s.updated = at.UTC().AppendFormat(append(s.updated[:0], '"'), "2006-01-02T15:04:05.000000Z")
 	s.updated = append(s.updated, '"')
 }
@@ -63,7 +67,22 @@ func (s *stamp) set(lsn millrace.LSN, at, now time.Time) {
 // of the replica identity are known; the others are left out.
 func (e *encoder) appendRecord(b []byte, row millrace.Row, s *stamp, deleted, keysOnly bool) ([]byte, error) {
 	b = append(b, e.head...)
-	first := true
+	b, first, err := e.appendMembers(b, row, keysOnly)
+	if err != nil {
+		return b, err
+	}
+	if e.cdc {
+		b = e.appendChange(b, s, deleted, first)
+	}
+	b = append(b, `},"emitted_at":`...)
+	b = strconv.AppendInt(b, s.emitted, 10)
+	return append(b, '}', '}', '\n'), nil
+}
+
+// appendMembers appends the columns that have a value; first tells that there is
+// none.
+func (e *encoder) appendMembers(b []byte, row millrace.Row, keysOnly bool) (_ []byte, first bool, err error) {
+	first = true
 	for i := range e.fields {
 		f := &e.fields[i]
 		v := row[f.column]
@@ -76,21 +95,20 @@ func (e *encoder) appendRecord(b []byte, row millrace.Row, s *stamp, deleted, ke
 		first = false
 		b = append(b, f.name...)
 		from := len(b)
-		var err error
+		if e.native && v.Kind == millrace.Text && nativeJSON(f.codec.Type) {
+			b = appendOneLine(b, v.Raw)
+			continue
+		}
 		if b, err = f.codec.AppendJSON(b, v); err != nil {
-			return b, &millrace.Error{Kind: millrace.KindData, Op: "write a record", Peer: millrace.PeerSource, Table: e.rel.Name,
-				Column: e.rel.Columns[f.column].Name, Err: err, Hint: hintOfValue(err)}
+			return b, first, &millrace.Error{Kind: millrace.KindData, Op: "write a record", Peer: millrace.PeerSource, Table: e.rel.Name,
+				Column: e.rel.Columns[f.column].Name, Err: err,
+				Hint: "take the column out of the publication's column list, or the table out of the catalog, or correct the value"}
 		}
 		if e.number && f.codec.Schema.Format == "number" {
 			b = bareNumber(b, from)
 		}
 	}
-	if e.cdc {
-		b = e.appendChange(b, s, deleted, first)
-	}
-	b = append(b, `},"emitted_at":`...)
-	b = strconv.AppendInt(b, s.emitted, 10)
-	return append(b, '}', '}', '\n'), nil
+	return b, first, nil
 }
 
 func (e *encoder) appendChange(b []byte, s *stamp, deleted, first bool) []byte {
@@ -107,6 +125,19 @@ func (e *encoder) appendChange(b []byte, s *stamp, deleted, first bool) []byte {
 	return append(b, "null"...)
 }
 
+// appendOneLine appends JSON text. What breaks lines in it is white space, since
+// strings can't hold it.
+func appendOneLine(b, text []byte) []byte {
+	from := len(b)
+	b = append(b, text...)
+	for i, c := range b[from:] {
+		if c == '\n' || c == '\r' {
+			b[from+i] = ' '
+		}
+	}
+	return b
+}
+
 // bareNumber takes the quotes off a decimal at the end of b, if it is a number.
 func bareNumber(b []byte, from int) []byte {
 	if b[from] != '"' || b[len(b)-2] < '0' || b[len(b)-2] > '9' { // null, NaN, Infinity
@@ -114,8 +145,4 @@ func bareNumber(b []byte, from int) []byte {
 	}
 	copy(b[from:], b[from+1:len(b)-1])
 	return b[:len(b)-2]
-}
-
-func hintOfValue(err error) string {
-	return fmt.Sprintf("take the column out of the publication's column list or the table out of the catalog, or correct the value (%v)", err)
 }

@@ -29,15 +29,28 @@ type Selected struct {
 	Filenode uint32
 	Shape    string // ShapeHash
 	Key      []string
+	Number   int  // of the stream in the catalog
 	Full     bool // a full refresh
 	// Skip: transactions whose commit record lies below it are in the
 	// destination already.
 	Skip millrace.LSN
 }
 
+// dialect is what one platform's protocol makes of changes and states.
+type dialect interface {
+	// begin is called before the first record of a stream.
+	begin(st *stream) error
+	// append appends what a change is, and tells how many records that is.
+	append(ctx context.Context, b []byte, st *stream, s *stamp, c *millrace.Change) ([]byte, int64, error)
+	// state writes a state, and tells how many messages it was.
+	state(at *Shared, streams []*stream, records int64) (int64, error)
+}
+
 // Options say what a Sink writes.
 type Options struct {
 	Writer *Writer
+	// Flow is set if the platform speaks Estuary's protocol, nil for Airbyte's.
+	Flow   *FlowCodec
 	Config *Config
 	Tables []Selected
 	State  *State
@@ -61,6 +74,7 @@ type Options struct {
 // Sink implements millrace.Sink: transactions become records and states.
 type Sink struct {
 	opt     Options
+	dialect dialect
 	streams map[millrace.TableName]*stream
 	order   []*stream // as in the catalog
 
@@ -100,14 +114,21 @@ type stream struct {
 	key     []int // the key's columns in the relation of enc
 	running bool  // RUNNING was said
 	records int64 // since the last state
+	dirty   bool  // its mark changed since
 }
 
 // NewSink makes a Sink.
 func NewSink(opt Options) *Sink {
 	s := &Sink{opt: opt, streams: map[millrace.TableName]*stream{}, moved: make(chan struct{}),
 		position: opt.From.End, stated: opt.From.End, written: opt.From.End, history: opt.From.History, last: time.Now()}
+	if s.dialect = (&records{opt: &s.opt}); opt.Flow != nil {
+		s.dialect = &documents{opt: &s.opt}
+	}
 	for _, t := range opt.Tables {
-		st := &stream{Selected: t, name: t.Stream.Stream.Table(), only: t.Stream.properties()}
+		st := &stream{Selected: t, name: t.Stream.Stream.Table()}
+		if opt.Flow == nil {
+			st.only = t.Stream.properties()
+		}
 		st.state = opt.State.Tables[st.name]
 		if st.state == nil || st.state.OID != t.OID || st.state.Shape != t.Shape && st.state.Filenode != t.Filenode {
 			st.state = &tableState{} // new, made anew, or rewritten: read it from its beginning
@@ -209,7 +230,7 @@ func (s *Sink) mark(name millrace.TableName, m millrace.Mark) {
 	if st == nil {
 		return
 	}
-	s.dirty = true
+	s.dirty, st.dirty = true, true
 	st.state.Load, st.state.Rows = json.RawMessage(m.State), m.Rows
 	if m.Done {
 		st.state.Load, st.state.Rows = loadDone, 0
@@ -230,39 +251,20 @@ func (s *Sink) state() error {
 	if err := s.put(); err != nil {
 		return err
 	}
-	s.mu.Lock()
+	s.mu.Lock() // until it is known which number it has: whoever acknowledges it is fast
+	defer s.mu.Unlock()
 	var at *Shared
 	if s.history.System != "" {
 		at = &Shared{Format: formatVersion, System: s.history.System, Timeline: s.history.Timeline, LSN: s.position}
 	}
-	s.mu.Unlock()
-	var messages []*StateMessage
-	if at != nil && s.opt.Config.StateType == StateGlobal {
-		g := &GlobalState{Shared: at, Streams: []StreamState{}}
-		for _, st := range s.order {
-			g.Streams = append(g.Streams, StreamState{st.Stream.Stream.Descriptor(), st.state})
-		}
-		messages = append(messages, &StateMessage{Type: "GLOBAL", Global: g, Stats: &Stats{count(s.records)}})
-	} else {
-		for _, st := range s.order {
-			own := *st.state
-			own.Shared = at
-			messages = append(messages, &StateMessage{Type: "STREAM", Stream: &StreamState{st.Stream.Stream.Descriptor(), &own}, Stats: &Stats{count(st.records)}})
-		}
+	n, err := s.dialect.state(at, s.order, s.records)
+	if err != nil {
+		return writeError(err)
 	}
-	for i, m := range messages {
-		s.mu.Lock()
-		s.sent++
-		if i == len(messages)-1 {
-			s.pending = append(s.pending, proof{s.sent, s.position})
-		}
-		s.mu.Unlock()
-		if err := s.opt.Writer.Send(&Message{Type: "STATE", State: m}); err != nil {
-			return writeError(err)
-		}
-	}
+	s.sent += n
+	s.pending = append(s.pending, proof{s.sent, s.position})
 	for _, st := range s.order {
-		st.records = 0
+		st.records, st.dirty = 0, false
 	}
 	s.records, s.dirty, s.stated, s.last = 0, false, s.position, time.Now()
 	return nil

@@ -40,7 +40,7 @@ members spec describes.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.connectorSpec(), a.connectorCheck(), a.connectorDiscover(), a.connectorRead())
+	c.AddCommand(a.connectorSpec(), a.connectorCheck(), a.connectorDiscover(), a.connectorRead(), a.connectorFlow())
 	return c
 }
 
@@ -72,7 +72,7 @@ func (a *app) connectorCheck() *cobra.Command {
 }
 
 func (a *app) checkConnector(ctx context.Context, w *airbyte.Writer) error {
-	k, err := a.newConnector(w)
+	k, err := a.connectorOfFile(w)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (a *app) connectorDiscover() *cobra.Command {
 }
 
 func (a *app) discover(ctx context.Context, w *airbyte.Writer) error {
-	k, err := a.newConnector(w)
+	k, err := a.connectorOfFile(w)
 	if err != nil {
 		return err
 	}
@@ -171,8 +171,8 @@ type connector struct {
 	dir      string // of certificates; "" if there are none
 }
 
-// newConnector reads the configuration.
-func (a *app) newConnector(w *airbyte.Writer) (*connector, error) {
+// connectorOfFile reads the configuration behind --config.
+func (a *app) connectorOfFile(w *airbyte.Writer) (*connector, error) {
 	if a.config == "" {
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "connector", Err: errors.New("--config is missing"), Hint: "give the JSON file that spec describes"}
 	}
@@ -180,15 +180,19 @@ func (a *app) newConnector(w *airbyte.Writer) (*connector, error) {
 	if err != nil {
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "--config", Err: err, Hint: "correct the path"}
 	}
-	cfg, err := airbyte.ParseConfig(data)
-	if err != nil {
-		return nil, err
-	}
 	level := slog.LevelInfo
 	if a.verbose {
 		level = slog.LevelDebug
 	}
-	k := &connector{cfg: cfg, out: w, log: airbyte.NewLogger(w, level)}
+	return newConnector(data, w, airbyte.NewLogger(w, level))
+}
+
+func newConnector(data []byte, w *airbyte.Writer, log *slog.Logger) (*connector, error) {
+	cfg, err := airbyte.ParseConfig(data)
+	if err != nil {
+		return nil, err
+	}
+	k := &connector{cfg: cfg, out: w, log: log}
 	var errs []error
 	if k.patterns, errs = catalog.ParsePatterns(cfg.Patterns()); len(errs) > 0 {
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "tables", Err: errors.Join(errs...),

@@ -60,6 +60,7 @@ type reading struct {
 	found   *check.Source
 	tables  map[millrace.TableName]*catalog.Table
 	stdin   io.Reader
+	flow    *airbyte.FlowCodec // nil: Airbyte's protocol
 
 	selected []airbyte.Selected // incremental
 	complete map[airbyte.Descriptor]bool
@@ -68,7 +69,7 @@ type reading struct {
 }
 
 func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, statePath string) error {
-	k, err := a.newConnector(w)
+	k, err := a.connectorOfFile(w)
 	if err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (r *reading) run(ctx context.Context) error {
 }
 
 func (r *reading) sink(from millrace.Checkpoint, stop func()) *airbyte.Sink {
-	opt := airbyte.Options{Writer: r.out, Config: r.cfg, Tables: r.selected, State: r.state, From: from, Start: r.start,
+	opt := airbyte.Options{Writer: r.out, Flow: r.flow, Config: r.cfg, Tables: r.selected, State: r.state, From: from, Start: r.start,
 		OnReached: stop, Type: r.rows.typeOf, Fetch: r.rows.fetch, Log: r.log}
 	if r.cfg.Mode == airbyte.ModePoll {
 		opt.Until = max(r.start, from.End)
@@ -184,7 +185,9 @@ func (r *reading) sort() error {
 			r.log.Warn("the table is not there, or not selected", "table", s.Stream.Table())
 			continue
 		}
-		if err := r.out.Estimate(s.Stream.Descriptor(), max(t.Rows, 0), t.Bytes); err != nil {
+		if r.flow != nil {
+			s.Stream.JSONSchema = r.cfg.FlowSchemaOf(t)
+		} else if err := r.out.Estimate(s.Stream.Descriptor(), max(t.Rows, 0), t.Bytes); err != nil {
 			return err
 		}
 		key, changes := airbyte.KeyOf(t)
@@ -193,7 +196,7 @@ func (r *reading) sort() error {
 				Hint: "give it a primary key or REPLICA IDENTITY USING INDEX, or read it with full_refresh"}
 		}
 		r.selected = append(r.selected, airbyte.Selected{Stream: s, OID: t.OID, Filenode: t.Filenode,
-			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key,
+			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key, Number: i,
 			Full: s.SyncMode == airbyte.FullRefresh, Skip: r.state.SkipOf(t.Name)})
 	}
 	return nil
@@ -213,9 +216,9 @@ func (r *reading) stream(ctx context.Context, stop func(), sink *airbyte.Sink) e
 	})}
 	gate.UseText() // JSON is text: what is sent as text needs no decoding, and has no form that is not known
 	failed := make(chan error, 1)
-	if r.cfg.Ack == airbyte.AckStdin {
+	if r.cfg.Ack == airbyte.AckStdin || r.flow != nil {
 		go func() {
-			if err := acknowledge(r.stdin, sink, gate); err != nil {
+			if err := r.acknowledgements(sink, gate, stop); err != nil {
 				failed <- err
 				stop()
 			}
@@ -295,6 +298,15 @@ func (r *reading) publish(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// acknowledgements lets the source's log go as the platform says that it holds
+// what came from it.
+func (r *reading) acknowledgements(sink *airbyte.Sink, gate *airbyte.Gate, stop func()) error {
+	if r.flow != nil {
+		return acknowledgeFlow(r.flow, sink, gate, stop)
+	}
+	return acknowledge(r.stdin, sink, gate)
+}
+
 // acknowledge reads the lines {"ack":n} until the end of stdin, which means that
 // no more come.
 func acknowledge(in io.Reader, sink *airbyte.Sink, gate *airbyte.Gate) error {
@@ -309,13 +321,17 @@ func acknowledge(in io.Reader, sink *airbyte.Sink, gate *airbyte.Gate) error {
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Ack == nil {
 			return &millrace.Error{Kind: millrace.KindConfig, Op: "ack", Err: errors.New("a line on stdin is no acknowledgement"), Hint: `write {"ack":n} and a newline`}
 		}
-		at, err := sink.Acknowledged(*line.Ack)
-		if err != nil {
+		if err := prove(sink, gate, *line.Ack); err != nil {
 			return err
-		}
-		if at != 0 {
-			gate.Prove(at)
 		}
 	}
 	return lines.Err()
+}
+
+func prove(sink *airbyte.Sink, gate *airbyte.Gate, n int64) error {
+	at, err := sink.Acknowledged(n)
+	if err == nil && at != 0 {
+		gate.Prove(at)
+	}
+	return err
 }
