@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -176,7 +177,7 @@ func (s *session) receive(t *testing.T) (response, bool) {
 	}()
 	select {
 	case x := <-got:
-		if x.err != nil && x.err != io.EOF {
+		if x.err != nil && !errors.Is(x.err, io.EOF) {
 			t.Fatal(x.err)
 		}
 		return x.r, x.err == nil
