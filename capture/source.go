@@ -138,20 +138,16 @@ func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
 	if f == nil {
 		return nil, errNotStarted
 	}
-	t, err := f.queue.next(ctx)
-	if err == nil && f.guard != nil && t.Last {
-		if err = f.guard.pass(ctx, t.End, f.stream.Received()); err != nil {
-			t.Release()
-			return nil, err
-		}
+	if f.guard != nil {
+		return f.guard.next(ctx, f)
 	}
-	return t, err
+	return f.queue.next(ctx)
 }
 
 // Queued tells whether Next would return at once.
 func (s *Source) Queued() bool {
 	f := s.current()
-	return f != nil && f.queue.queued()
+	return f != nil && (f.queue.queued() || f.guard.queued())
 }
 
 // Timeline is the one that the stream comes from, 0 before Start.

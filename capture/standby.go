@@ -3,7 +3,7 @@ package capture
 import (
 	"context"
 	"fmt"
-	"sync"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
@@ -29,8 +29,12 @@ type timelineGuard struct {
 	conn     *replication.Conn
 	timeline int32
 
-	mu      sync.Mutex
-	checked millrace.LSN
+	// Of the goroutine that calls Next:
+	checked millrace.LSN       // up to here all is of the timeline
+	asking  chan error         // the answer to a question on its way, nil: none
+	asked   millrace.LSN       // what the question is about
+	rest    *millrace.Txn      // taken from the queue, and not known to be
+	cancel  context.CancelFunc // of the question
 }
 
 // guardTimeline opens the guard's connection, which has to reach the server that
@@ -52,32 +56,88 @@ func (s *Source) guardTimeline(ctx context.Context, stream *replication.Stream, 
 	return g, nil
 }
 
-// pass returns once the position is known to be of the guard's timeline. received
-// is how far the stream has been read.
-func (g *timelineGuard) pass(ctx context.Context, at, received millrace.LSN) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if at <= g.checked {
-		return nil
+// next gives the feed's next transaction once it is known to be of the guard's
+// timeline. One that was taken when ctx ends comes at the next call.
+func (g *timelineGuard) next(ctx context.Context, f *feed) (*millrace.Txn, error) {
+	if g.rest == nil {
+		t, err := f.queue.next(ctx)
+		if err != nil || !t.Last {
+			return t, err
+		}
+		g.rest = t
 	}
+	for g.rest.End > g.checked {
+		if err := g.ask(ctx, max(g.rest.End, f.stream.Received())); err != nil {
+			if ctx.Err() == nil {
+				g.drop()
+			}
+			return nil, err
+		}
+	}
+	t := g.rest
+	g.rest = nil
+	return t, nil
+}
+
+// ask asks the server on which timeline it is, unless that was asked already, and
+// waits for the answer. received is how far the stream was read: all of it came
+// before the question.
+func (g *timelineGuard) ask(ctx context.Context, received millrace.LSN) error {
+	if g.asking == nil {
+		asking, cancel := context.WithTimeout(context.Background(), guardTimeout)
+		g.asking, g.asked, g.cancel = make(chan error, 1), received, cancel
+		answer := g.asking
+		go func() { answer <- g.compare(asking) }()
+	}
+	select {
+	case err := <-g.asking:
+		g.cancel()
+		g.asking = nil
+		if err == nil {
+			g.checked = g.asked
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// guardTimeout bounds one question.
+const guardTimeout = 30 * time.Second
+
+func (g *timelineGuard) compare(ctx context.Context) error {
 	sys, err := g.conn.IdentifySystem(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 		return session.Wrap("read the standby's timeline", millrace.PeerSource, err)
 	}
 	if sys.Timeline != g.timeline {
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource,
 			Err: fmt.Errorf("the source has gone over from timeline %d to %d: it was promoted, or follows another primary", g.timeline, sys.Timeline)}
 	}
-	g.checked = max(at, received)
 	return nil
 }
 
+// queued tells whether next would find a transaction.
+func (g *timelineGuard) queued() bool { return g != nil && g.rest != nil }
+
+// drop lets go of what was taken from the queue.
+func (g *timelineGuard) drop() {
+	if g.rest != nil {
+		g.rest.Release()
+		g.rest = nil
+	}
+}
+
+// close ends the guard. Nobody is in next.
 func (g *timelineGuard) close() {
 	if g == nil {
 		return
+	}
+	g.drop()
+	if g.asking != nil {
+		g.cancel() // which closes the connection
+		<-g.asking //nolint:errcheck // the connection is given up
+		g.asking = nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
 	defer cancel()
