@@ -42,6 +42,7 @@ type executor struct {
 	cp       millrace.Checkpoint
 	state    txState
 	sent     bool // COMMIT was sent ahead of the next batch and its answer not read
+	untold   bool // the batch's own flight has committed it, see publish
 	deferred bool // SET CONSTRAINTS ALL DEFERRED holds
 	batches  int  // of the open target transaction that have succeeded
 	// oneFlight is the most changes of a batch that is counted at the server.
@@ -264,7 +265,7 @@ func (x *executor) finish(ctx context.Context, b *batch) error {
 		x.cp = cp
 	}
 	if commit {
-		return x.committed()
+		x.state, x.untold = txNone, true
 	}
 	return nil
 }
@@ -376,10 +377,14 @@ func (x *executor) readCommit(ctx context.Context) error {
 	return x.told()
 }
 
-// committed ends a target transaction whose COMMIT was answered.
-func (x *executor) committed() error {
-	x.state = txNone
-	return x.told()
+// publish tells of a COMMIT that was in the batch's own flight, once the batch is
+// counted and released.
+func (x *executor) publish() error {
+	if !x.untold {
+		return nil
+	}
+	x.untold = false
+	return x.wrap(nil, x.told())
 }
 
 // told publishes what x.cp is the progress of.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ type pair struct {
 	opt      Options
 	point    millrace.LSN
 	system   string
-	unused   int // Txns that were not released yet
+	unused   *atomic.Int64 // Txns that were not released yet
 }
 
 // newPair makes both databases with the same definitions.
@@ -58,7 +59,7 @@ func newPair(t testing.TB, binary bool, ddl string) *pair {
 
 func newPairOn(t testing.TB, dst *rig.Postgres, binary bool, ddl string) *pair {
 	t.Helper()
-	p := &pair{src: rig.Shared(t, rig.Newest).NewDB(t), dst: dst.NewDB(t), binary: binary,
+	p := &pair{unused: new(atomic.Int64), src: rig.Shared(t, rig.Newest).NewDB(t), dst: dst.NewDB(t), binary: binary,
 		rels: map[uint32]*millrace.Relation{}, shapes: map[string]*millrace.Relation{}}
 	p.src.Script(t, ddl)
 	p.dst.Script(t, ddl)
@@ -187,9 +188,9 @@ func (p *pair) message(t testing.TB, m []byte, open *millrace.Txn) *millrace.Txn
 	case pgoutput.TagBegin:
 		b := must(pgoutput.ParseBegin(m))(t)
 		open = &millrace.Txn{XID: b.XID, Commit: b.Commit, Time: b.Time, Last: true, Size: 1000}
-		p.unused++
+		p.unused.Add(1)
 		open.OnRelease(func(x *millrace.Txn) {
-			p.unused--
+			p.unused.Add(-1)
 			for i := range x.Changes { // nobody may look at it any more
 				clear(x.Changes[i].New)
 				clear(x.Changes[i].Old)
@@ -314,8 +315,8 @@ func (p *pair) sameQuery(t testing.TB, sql string) {
 // released checks that every Txn was given back.
 func (p *pair) released(t testing.TB) {
 	t.Helper()
-	if p.unused != 0 {
-		t.Errorf("%d transactions were not released", p.unused)
+	if n := p.unused.Load(); n != 0 {
+		t.Errorf("%d transactions were not released", n)
 	}
 }
 

@@ -246,6 +246,9 @@ func (w *writer) execute() {
 		err := w.exec.execute(w.ctx, b)
 		w.open.Store(b.open)
 		b.release()
+		if err == nil {
+			err = w.exec.publish()
+		}
 		if err != nil {
 			w.stop(err)
 			return
