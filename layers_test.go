@@ -38,9 +38,9 @@ var layers = map[string]string{
 	"airbyte":     ". catalog datum",
 	"web":         ". relay",
 	"kafka":       ". record spool kafka/record",
-	"bootstrap":   ". session catalog record schema snapshot replication internal/crash",
+	"bootstrap":   ". session catalog record schema snapshot replication kafka internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum kafka kafka/record " +
 		"internal/rig/pgserver internal/crash",
 
 	"kafka/record": ". datum catalog",

@@ -31,8 +31,11 @@ type Txn struct {
 	Marks map[TableName]Mark
 
 	Changes []Change
-	Part    int  // 0, 1, … within a transaction
-	Last    bool // the transaction is complete with this part
+	// Cursor is the source's bookmark behind this Txn, where the LSN is none; the
+	// sink stores it in the same step. It stands in the last part.
+	Cursor []byte
+	Part   int  // 0, 1, … within a transaction
+	Last   bool // the transaction is complete with this part
 
 	// Urgent asks that a sign of life is made durable at once, since somebody
 	// waits for it: the server, a shutdown, or a client of /wait.

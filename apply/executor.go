@@ -281,6 +281,9 @@ func (x *executor) after(b *batch) millrace.Checkpoint {
 	if b.history != nil {
 		cp.Timeline = b.history.Timeline
 	}
+	if n := len(b.txns); n > 0 && b.txns[n-1].Cursor != nil {
+		cp.Cursor = b.txns[n-1].Cursor
+	}
 	return cp
 }
 

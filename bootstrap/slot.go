@@ -155,6 +155,9 @@ func (l *load) explainSlot(ctx context.Context, op, blockers string, err error) 
 // somebody else's.
 func (l *load) disownSlot(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
+	if l.target == nil {
+		return nil // a destination where the slot is recorded once it is ours
+	}
 	return l.inRecord(ctx, "record the slot", func(tx pgx.Tx) error {
 		return record.SetSlot(ctx, tx, l.Job, 0, false, l.job.OwnsPublication)
 	})

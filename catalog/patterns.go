@@ -240,3 +240,15 @@ func (p Patterns) Strings() []string {
 	}
 	return texts
 }
+
+// ParseTableName reads the name of one table, written as in a pattern.
+func ParseTableName(text string) (millrace.TableName, error) {
+	p, errs := ParsePatterns([]string{text})
+	if len(errs) > 0 {
+		return millrace.TableName{}, errs[0]
+	}
+	if name, ok := p.list[0].literal(); ok && !p.list[0].exclude {
+		return name, nil
+	}
+	return millrace.TableName{}, fmt.Errorf("%q: want the name of one table", text)
+}

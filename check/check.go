@@ -59,6 +59,16 @@ type Options struct {
 	Parallel               int
 	PGDump                 string
 	Log                    *slog.Logger // may be nil
+	// Other is the destination where that is no PostgreSQL target.
+	Other Destination
+}
+
+// Destination is one that only somebody else can look at.
+type Destination interface {
+	// Record gives the job's record; nil if there is none.
+	Record(ctx context.Context) (*record.Job, millrace.Checkpoint, error)
+	// Check looks at everything there. job is nil where there is no record yet.
+	Check(ctx context.Context, job *record.Job, tables []*catalog.Table) (problems, warnings []Finding, err error)
 }
 
 // checker is one run.
@@ -98,6 +108,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		c.checkTargetTables,
 		c.checkDefinitions,
 		c.checkLoad,
+	}
+	if o.Other != nil {
+		steps = []func(context.Context) error{c.readRecord, c.checkSource, c.selectTables, c.checkPublication, c.checkSlot,
+			c.checkFailover, c.checkSourceTables, c.checkOther}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -184,7 +198,13 @@ func (c *checker) connect(ctx context.Context) {
 		}()
 		return ch
 	}
-	source, target := open(c.Source), open(c.Target)
+	source := open(c.Source)
+	target := make(chan result, 1)
+	if c.Other == nil {
+		target = open(c.Target)
+	} else {
+		target <- result{}
+	}
 	for _, side := range []struct {
 		name string
 		ch   chan result
@@ -208,14 +228,25 @@ func (c *checker) close() {
 	}
 }
 
+func (c *checker) checkOther(ctx context.Context) error {
+	problems, warnings, err := c.Other.Check(ctx, c.job, c.tables)
+	c.report.Problems = append(c.report.Problems, problems...)
+	c.report.Warnings = append(c.report.Warnings, warnings...)
+	return err
+}
+
 // readRecord finds out whether there is a job already, which decides what the
 // other steps expect.
 func (c *checker) readRecord(ctx context.Context) (err error) {
-	if c.target == nil {
+	switch {
+	case c.Other != nil:
+		c.job, c.held, err = c.Other.Record(ctx)
+	case c.target == nil:
 		c.recordUnknown = true
 		return nil
+	default:
+		c.job, c.held, err = record.Read(ctx, c.target, c.Job)
 	}
-	c.job, c.held, err = record.Read(ctx, c.target, c.Job)
 	if err != nil {
 		c.recordUnknown = true
 		return err

@@ -52,6 +52,7 @@ const (
 // Destination is where the history goes to.
 type Destination struct {
 	Postgres DestinationPostgres
+	Kafka    Kafka
 }
 
 // DestinationPostgres is a PostgreSQL target.
@@ -167,7 +168,7 @@ func Default() *Config {
 			MaxBatchBytes: 4 * mib,
 			Truncate:      TruncateAsTruncate,
 		},
-		Destination: Destination{Postgres: DestinationPostgres{Schema: SchemaCreate}},
+		Destination: Destination{Postgres: DestinationPostgres{Schema: SchemaCreate}, Kafka: defaultKafka()},
 		Resources: Resources{
 			MemoryBudget:      128 * mib,
 			MaxInflight:       16 * mib,
@@ -187,6 +188,16 @@ func Default() *Config {
 		},
 		HTTP: HTTP{},
 	}
+}
+
+// SetDestination takes a connection string of any kind.
+func (c *Config) SetDestination(conn string) {
+	if IsKafkaURL(conn) {
+		c.Destination.Kafka.URL, c.Destination.Postgres.URL = Literal(conn), Secret{}
+		return
+	}
+	c.Destination.Postgres.URL = Literal(conn)
+	c.Destination.Kafka = defaultKafka()
 }
 
 // Slot names the replication slot.

@@ -118,7 +118,7 @@ func TestEveryKey(t *testing.T) {
 		}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, "delete"},
-		Destination: Destination{DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}},
+		Destination: Destination{Postgres: DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}, Kafka: defaultKafka()},
 		Resources: Resources{
 			256 * mib, 32 * mib, 64, 64 * kib, 8 * mib, 3 * time.Second,
 			Backoff{100 * time.Millisecond, 10 * time.Second}, 2 * gib, 3 * gib, Spool{"/srv/spool", 20 * gib},
@@ -135,8 +135,52 @@ func TestEveryKey(t *testing.T) {
 		t.Error(c.Slot(), c.Publication())
 	}
 	for path := range fieldsOf(Default()) {
+		if strings.HasPrefix(path, "destination.kafka.") {
+			continue // of the other destination
+		}
 		key := path[strings.LastIndexByte(path, '.')+1:] + ":"
 		if !strings.Contains(full, key) {
+			t.Errorf("%s is not in the test", path)
+		}
+	}
+}
+
+const fullKafka = `
+job: shop
+source: {postgres: {url: host=/run/a dbname=shop}}
+destination:
+  kafka:
+    brokers: ["a:9092", "b:9092"]
+    prefix: shop
+    layout: tables
+    format: avro
+    registry: {url: "https://registry", user: r, password: q}
+    partitions: 6
+    replication: 3
+    retention: 720h
+    compact: true
+    decimal: bytes
+    toast: omit
+    topics: {public.orders: shop.orders}
+    tls: {enable: true, ca: /ca, cert: /cert, key: /key, server_name: broker}
+    sasl: {mechanism: SCRAM-SHA-256, user: me, password: "${KAFKA_PW}"}
+`
+
+func TestEveryKeyOfKafka(t *testing.T) {
+	t.Setenv("KAFKA_PW", "pw")
+	c, p := Parse([]byte(fullKafka))
+	if r := report(c, p); r != "" {
+		t.Fatal(r)
+	}
+	want := Kafka{Brokers: []string{"a:9092", "b:9092"}, Prefix: "shop", Layout: "tables", Format: "avro", Partitions: 6, Replication: 3,
+		Retention: 720 * time.Hour, Compact: true, Decimal: "bytes", Toast: "omit", Topics: map[string]string{"public.orders": "shop.orders"},
+		TLS: KafkaTLS{true, "/ca", "/cert", "/key", "broker"}, SASL: KafkaSASL{"SCRAM-SHA-256", "me", Template("${KAFKA_PW}")}, Registry: KafkaRegistry{"https://registry", "r", Template("q")}}
+	if diff := cmp.Diff(want, c.Destination.Kafka, cmp.AllowUnexported(Secret{})); diff != "" {
+		t.Error(diff)
+	}
+	for path := range fieldsOf(Default()) {
+		key := path[strings.LastIndexByte(path, '.')+1:] + ":"
+		if strings.HasPrefix(path, "destination.kafka.") && !strings.Contains(fullKafka, key) {
 			t.Errorf("%s is not in the test", path)
 		}
 	}
@@ -186,7 +230,7 @@ func TestProblems(t *testing.T) {
 		{"mask:", "mask: not available in this version"},
 		{"keys: {}", "keys: not available in this version"},
 		{"source: {kafka: {brokers: []}}", "source.kafka: not available in this version"},
-		{"destination: {kafka: {prefix: a}, stdout: {format: json}}", "destination.kafka: not available in this version\ndestination.stdout: not available in this version"},
+		{"destination: {stdout: {format: json}}", "destination.stdout: not available in this version"},
 		{"snapshot: {mode: incremental}", ""},
 		{"resources: {spool: {dir: relative, limit: 1MiB}}", "resources.spool.dir: want an absolute path\nresources.spool.limit: 1MiB is out of range, want 16MiB to 1024TiB"},
 		{"resources: {spool: {dir: /tmp, limit: 20GiB}}", ""},
@@ -277,10 +321,15 @@ func TestMemoryBudget(t *testing.T) {
 
 func TestOtherDestinations(t *testing.T) {
 	for url, want := range map[string]string{
-		"kafka://h:9092/prefix": "destination.kafka: not available in this version",
-		"stdout:":               "destination.stdout: not available in this version",
-		"mysql://h/x":           "destination.postgres.url: not a valid connection string",
-		"":                      "destination.postgres.url: missing",
+		"kafka://h:9092/prefix": "",
+		"kafka://h:9092/prefix?format=json-inline&partitions=3&retention=forever&tls=true": "",
+		"kafka://u:p@h:9092,i:9092/prefix?mechanism=PLAIN":                                 "",
+		"kafka://h:9092/prefix?format=xml":                                                 "destination.kafka.url: format: want json or json-inline or json-schema or avro or flat or keys",
+		"kafka://h:9092/prefix?layout=stream":                                              "destination.kafka.url: layout: stream: not available in this version",
+		"kafka://h:9092/prefix?linger=1":                                                   "destination.kafka.url: \"linger\": unknown behind the ?",
+		"stdout:":                                                                          "destination.stdout: not available in this version",
+		"mysql://h/x":                                                                      "destination.postgres.url: not a valid connection string",
+		"":                                                                                 "destination.postgres.url: missing",
 	} {
 		c, p := FromURLs("host=/a dbname=shop", url, "", nil)
 		if got := report(c, p); got != want {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ var unavailable = map[string]bool{
 	"keys":               true,
 	"mask":               true,
 	"source.kafka":       true,
-	"destination.kafka":  true,
 	"destination.stdout": true,
 }
 
@@ -32,7 +32,7 @@ type field struct {
 
 // fieldsOf lists all keys and where their values go.
 func fieldsOf(c *Config) map[string]field {
-	return map[string]field{
+	fields := map[string]field{
 		"job":                         text(&c.Job),
 		"source.postgres.url":         secret(&c.Source.Postgres.URL),
 		"source.postgres.tables":      texts(&c.Source.Postgres.Tables),
@@ -89,6 +89,8 @@ func fieldsOf(c *Config) map[string]field {
 		"hooks.webhook.authorization": secret(&c.Hooks.Webhook.Authorization),
 		"hooks.command":               texts(&c.Hooks.Command),
 	}
+	maps.Copy(fields, kafkaFields("destination.kafka", &c.Destination.Kafka))
+	return fields
 }
 
 func text(to *string) field {

@@ -13,7 +13,7 @@ func FromURLs(from, to, job string, tables []string) (*Config, Problems) {
 	c := Default()
 	c.Source.Postgres.URL = Literal(from)
 	c.Source.Postgres.Tables = tables
-	c.Destination.Postgres.URL = Literal(to)
+	c.SetDestination(to)
 	c.Job = job
 	if c.Job == "" && from != "" {
 		c.Job = CleanJob(databaseOf(from))

@@ -21,6 +21,8 @@ type Checks struct {
 	// Webhook looks at a URL, under the rule of Safety. Its errors quote nothing
 	// of it.
 	Webhook func(url string, safety Safety) error
+	// Kafka looks at what is to be connected to.
+	Kafka func(peer millrace.Peer, k *Kafka, safety Safety) error
 }
 
 // minMemory is what the process needs for itself, with room to collect
@@ -32,7 +34,7 @@ func (c *Config) Validate(checks Checks) Problems {
 	var p Problems
 	c.validateJob(&p)
 	c.validateConn(&p, checks, millrace.PeerSource, "source.postgres.url", c.Source.Postgres.URL)
-	c.validateConn(&p, checks, millrace.PeerDestination, "destination.postgres.url", c.Destination.Postgres.URL)
+	c.validateDestination(&p, checks)
 	if checks.Patterns != nil {
 		for _, err := range checks.Patterns(c.Source.Postgres.Tables) {
 			p.add("source.postgres.tables", "%v", err)

@@ -97,6 +97,8 @@ type open struct {
 	names  []millrace.TableName
 	events int
 	large  *spool.Txn
+	// described are the tables that have got a record in PREFIX.schema.
+	described []describedRoute
 }
 
 // slot is a partition of a topic.

@@ -48,6 +48,10 @@ type Topic struct {
 	ID         string `json:"id"` // hexadecimal
 	Partitions int    `json:"partitions"`
 	Table      string `json:"table,omitempty"`
+	// Schema is the number of the table's newest record in PREFIX.schema, and
+	// Shape tells whether another one is due.
+	Schema int    `json:"schema,omitempty"`
+	Shape  string `json:"shape,omitempty"`
 }
 
 // jobJSON is the record of key job. Members are named as in millrace.job.
@@ -344,22 +348,71 @@ func (c *Control) SetState(ctx context.Context, state record.State, reason, hint
 	return c.write(ctx, "write the job's state", c.e.control(keyState, stateJSON{string(state), reason, hint}))
 }
 
-// Beat writes the instance's sign of life, with this machine's clock, and
-// creates the control topic if there is none yet.
+// Exists tells whether there is a control topic.
+func (c *Control) Exists(ctx context.Context) (bool, error) {
+	name := controlTopic(c.e.Prefix, c.e.Job)
+	found, err := topics(ctx, c.cl, name)
+	return found[name] != nil, c.e.wrap("look for the job's record", err)
+}
+
+// Beat writes the instance's sign of life, with this machine's clock.
 func (c *Control) Beat(ctx context.Context, r *record.Runtime) error {
 	now := time.Now().UTC()
 	rec := c.e.control(keyRuntime+r.Instance, runtimeJSON{Instance: r.Instance, Host: r.Host, PID: r.PID, Version: r.Version,
 		HTTP: r.HTTP, Condition: r.Condition, StartedAt: r.StartedAt, HeartbeatAt: now})
-	err := c.write(ctx, "write the heartbeat", rec)
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		if err = c.Create(ctx, -1); err == nil {
-			err = c.write(ctx, "write the heartbeat", rec)
+	if err := c.write(ctx, "write the heartbeat", rec); err != nil {
+		return err
+	}
+	r.HeartbeatAt = now
+	return nil
+}
+
+// UpdateTable records what is newly known of a table: its name, and Filenode
+// and Shape where they are not zero.
+func (c *Control) UpdateTable(ctx context.Context, t record.Table) error {
+	s, err := c.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Job == nil {
+		return noJob("record table " + t.Name.String())
+	}
+	for _, old := range s.Job.Tables {
+		if old.OID != t.OID {
+			continue
 		}
+		old.Name = t.Name
+		if t.Filenode != 0 {
+			old.Filenode = t.Filenode
+		}
+		if t.Shape != "" {
+			old.Shape = t.Shape
+		}
+		return c.write(ctx, "record table "+t.Name.String(), c.e.control(tableKey(t.OID), tableJSON{OID: old.OID, Schema: old.Name.Schema,
+			Name: old.Name.Name, Filenode: old.Filenode, Shape: old.Shape, Copied: old.Copied, Rows: old.Rows, Bytes: old.Bytes}))
 	}
-	if err == nil {
-		r.HeartbeatAt = now
+	return nil
+}
+
+// Delete removes the job's record. What stays is the number of its last
+// generation: records of it are in the topics, which stay as well.
+func (c *Control) Delete(ctx context.Context) error {
+	s, err := c.Read(ctx)
+	if err != nil || s.Job == nil {
+		return err
 	}
-	return err
+	records := []*kgo.Record{c.e.control(keyJob, jobJSON{Format: s.Job.Format, Generation: s.Generation, Gone: true}),
+		c.e.control(keyState, nil)}
+	for i := range s.Job.Tables {
+		records = append(records, c.e.control(tableKey(s.Job.Tables[i].OID), nil))
+	}
+	for name := range s.Topics {
+		records = append(records, c.e.control(keyTopic+name, nil))
+	}
+	for name := range s.runtime {
+		records = append(records, c.e.control(keyRuntime+name, nil))
+	}
+	return c.write(ctx, "remove the job's record", records...)
 }
 
 // Leave removes the instance's sign of life.

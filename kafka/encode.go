@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // write adds one Txn to the batch in preparation.
@@ -81,7 +84,7 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 		}
 		o.large = w.opt.Spool.Begin()
 	}
-	w.opt.Format.Begin(TransactionID(t.XID, t.Commit), t)
+	w.opt.Encoder.Begin(TransactionID(t.XID, t.Commit), t)
 	return w.put(w.beginMark(o, t))
 }
 
@@ -119,7 +122,7 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 		return err
 	}
 	w.batch.changes++
-	return w.opt.Format.Encode(c, rel, to.key, func(e *Encoded) error {
+	return w.opt.Encoder.Encode(c, rel, to.key, func(e *krecord.Record) error {
 		partition := partitionOf(e.Canonical, to.to.partitions)
 		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
 			Headers: w.open.headers(e.Headers, c.Seq)}
@@ -209,6 +212,11 @@ func (w *writer) dropOpen() {
 	if o.large != nil {
 		_ = o.large.Drop() // the next start removes what is left
 	}
+	for _, d := range o.described {
+		d.to.schema, d.to.shape = d.schema, d.shape
+		delete(w.rels, d.rel)
+		b.control = append(b.control, w.pin(d.to, d.rel.Name)) // in place of the one before
+	}
 	w.open, w.batch = nil, nil
 	w.q.done()
 }
@@ -235,6 +243,51 @@ func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, err
 		w.batch.control = append(w.batch.control, w.pin(d, rel.Name))
 	}
 	r := &route{to: d, key: w.opt.key(rel)}
+	if err := w.describe(ctx, rel, r); err != nil {
+		return nil, err
+	}
 	w.rels[rel] = r
 	return r, nil
+}
+
+// describe writes a record to PREFIX.schema if the table has another shape than
+// the newest one there, before the first record of that shape and in the same
+// transaction.
+func (w *writer) describe(ctx context.Context, rel *millrace.Relation, r *route) error {
+	if w.opt.Describe == nil {
+		return nil
+	}
+	v, err := w.opt.Describe(ctx, rel, r.key)
+	if err != nil {
+		return err
+	}
+	v.Version, v.Commit = 0, 0
+	_, plain, err := v.Marshal()
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(plain)
+	shape := hex.EncodeToString(sum[:8])
+	if shape == r.to.shape {
+		return nil
+	}
+	v.Version, v.Commit = r.to.schema+1, w.open.commit
+	key, value, err := v.Marshal()
+	if err != nil {
+		return err
+	}
+	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.open.headers(nil, 0)}
+	w.open.count(rec.Topic, 0)
+	w.open.described = append(w.open.described, describedRoute{rel, r.to, r.to.schema, r.to.shape})
+	r.to.schema, r.to.shape = v.Version, shape
+	w.batch.control = append(w.batch.control, w.pin(r.to, rel.Name))
+	return w.put(&rec)
+}
+
+// describedRoute is what a source transaction that is given up has changed.
+type describedRoute struct {
+	rel    *millrace.Relation
+	to     *dest
+	schema int
+	shape  string
 }

@@ -54,6 +54,11 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
+	for n, pin := range old.Topics {
+		if d := dests[n]; d != nil {
+			d.schema = pin.Schema // numbers go on; the record itself is written anew
+		}
+	}
 	cl, err := s.opt.producer(e, limit, transactionTimeout)
 	if err != nil {
 		return nil, err
@@ -166,10 +171,13 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 		common: commonHeaders(l.job.ConsistentPoint, 0, t.From)}
 	w.open, w.batch = o, b
 	defer func() { w.open, w.batch = nil, nil }()
-	w.opt.Format.Begin(id, t)
+	w.opt.Encoder.Begin(id, t)
 	pos := Position{Commit: l.job.ConsistentPoint, End: l.job.ConsistentPoint}
 	begin := Begin{Status: statusBegin, ID: id, TS: t.Time.UnixMilli(), Position: pos}
 	if err := w.put(w.mark(o, id, begin)); err != nil {
+		return err
+	}
+	if _, err := w.route(ctx, rel); err != nil {
 		return err
 	}
 	for i := range t.Changes {

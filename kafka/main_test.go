@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
+	krecord "github.com/millrace/millrace/kafka/record"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/spool"
 )
@@ -37,13 +38,13 @@ type plainFormat struct{}
 
 func (plainFormat) Begin(string, *millrace.Txn) {}
 
-func (plainFormat) Encode(c *millrace.Change, rel *millrace.Relation, key []int, emit func(*kafka.Encoded) error) error {
+func (plainFormat) Encode(c *millrace.Change, rel *millrace.Relation, key []int, emit func(*krecord.Record) error) error {
 	row := c.New
 	if c.Op == millrace.Delete {
 		row = c.Old
 	}
 	if c.Op == millrace.Truncate {
-		return emit(&kafka.Encoded{Value: []byte(`{"op":"T"}`), Event: true})
+		return emit(&krecord.Record{Value: []byte(`{"op":"T"}`), Event: true})
 	}
 	var k, v bytes.Buffer
 	for _, i := range key {
@@ -54,7 +55,7 @@ func (plainFormat) Encode(c *millrace.Change, rel *millrace.Relation, key []int,
 		fmt.Fprintf(&v, `,%q:%q`, col.Name, row[i].Raw)
 	}
 	v.WriteByte('}')
-	return emit(&kafka.Encoded{Key: k.Bytes(), Value: v.Bytes(), Row: row, Canonical: k.Bytes(), Event: true})
+	return emit(&krecord.Record{Key: k.Bytes(), Value: v.Bytes(), Row: row, Canonical: k.Bytes(), Event: true})
 }
 
 func text(values ...string) millrace.Row {
@@ -89,7 +90,7 @@ func options(t *testing.T, e *kafka.Endpoint) kafka.Options {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return kafka.Options{Endpoint: e, Format: plainFormat{}, Spool: s, Log: slog.New(slog.DiscardHandler)}
+	return kafka.Options{Endpoint: e, Encoder: plainFormat{}, Spool: s, Log: slog.New(slog.DiscardHandler)}
 }
 
 // loaded records a job whose first load is complete, with no rows.

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/spool"
 )
@@ -22,12 +23,19 @@ import (
 type Options struct {
 	Endpoint *Endpoint
 	Topics   TopicOptions
-	Format   Format
+	// Encoder makes records of changes. It is used by one goroutine at a time.
+	Encoder krecord.Encoder
+	// Describe gives the version of a table that a relation is, for PREFIX.schema,
+	// without Version and Commit; nil: no such records are written.
+	Describe func(ctx context.Context, rel *millrace.Relation, key []int) (*krecord.TableVersion, error)
 	// Key gives the columns of the record key; nil, or a nil result, means those
 	// that the Relation flags as the replica identity.
 	Key func(*millrace.Relation) []int
 	// Spool keeps large transactions until their end has come.
 	Spool *spool.Spool
+	// OnClaim is told the checkpoint under which this instance writes; nil is
+	// nobody.
+	OnClaim func(millrace.Checkpoint)
 	// Group 1 gives each source transaction a Kafka transaction of its own.
 	Group int
 	// MaxHeld bounds the memory of the records that wait and those being sent
@@ -139,10 +147,14 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 	w.cp.Epoch++
 	w.pos = newPositions(w.cp.Acked)
 	w.q = newQueue(s.opt.MaxHeld/2, s.opt.Group == 1, &w.cp)
-	// The first transaction says whose the job is now.
+	// The first transaction says whose the job is now, and moves nothing else.
+	w.cp.Seq--
 	if err := w.commit(ctx, &batch{}); err != nil {
 		cl.Close()
 		return none, e.wrap("claim the job", err)
+	}
+	if s.opt.OnClaim != nil {
+		s.opt.OnClaim(w.cp)
 	}
 	w.start()
 	s.state = state
@@ -154,7 +166,7 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 // anybody is fenced.
 func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 	e := s.opt.Endpoint
-	names := []string{transactionTopic(e.Prefix)}
+	names := []string{transactionTopic(e.Prefix), schemaTopic(e.Prefix)}
 	pinned := slices.Collect(maps.Keys(s.state.Topics))
 	for n := range s.known {
 		if _, ok := s.state.Topics[n]; !ok {
@@ -175,6 +187,9 @@ func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	for n, pin := range s.state.Topics {
+		dests[n].schema, dests[n].shape = pin.Schema, pin.Shape
+	}
 	limit := maxBatch
 	if len(pinned)+len(s.known) > 0 {
 		limit = maxRecord
@@ -183,7 +198,7 @@ func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 		limit = min(limit, d.limit)
 	}
 	if s.opt.MaxTimeout == 0 {
-		s.opt.MaxTimeout = s.maxTimeout(ctx)
+		s.opt.MaxTimeout = maxTimeout(ctx, kadm.NewClient(s.ctl.cl))
 	}
 	return dests, limit, nil
 }
@@ -193,9 +208,8 @@ const maxRecord = 64 << 20
 
 // maxTimeout asks a broker how long a transaction may take; where that is not
 // ours to know, it is the default.
-func (s *Sink) maxTimeout(ctx context.Context) time.Duration {
+func maxTimeout(ctx context.Context, adm *kadm.Client) time.Duration {
 	const byDefault = 15 * time.Minute
-	adm := kadm.NewClient(s.ctl.cl)
 	brokers, err := adm.ListBrokers(ctx)
 	if err != nil || len(brokers) == 0 {
 		return byDefault
@@ -275,10 +289,11 @@ type Stats struct {
 	Transactions int64 // source transactions
 	Commits      int64 // Kafka transactions
 	Records      int64
-	Held         int64 // bytes of records in preparation, now
+	Busy         time.Duration // in Kafka transactions
+	Held         int64         // bytes of records in preparation, now
 }
 
-type counters struct{ transactions, commits, records atomic.Int64 }
+type counters struct{ transactions, commits, records, busy atomic.Int64 }
 
 func (c *counters) committed(b *batch) {
 	c.commits.Add(1)
@@ -288,7 +303,8 @@ func (c *counters) committed(b *batch) {
 
 // Stats gives the counters since New.
 func (s *Sink) Stats() Stats {
-	st := Stats{Transactions: s.stats.transactions.Load(), Commits: s.stats.commits.Load(), Records: s.stats.records.Load()}
+	st := Stats{Transactions: s.stats.transactions.Load(), Commits: s.stats.commits.Load(), Records: s.stats.records.Load(),
+		Busy: time.Duration(s.stats.busy.Load())}
 	if w := s.w.Load(); w != nil {
 		st.Held = w.q.hold()
 	}

@@ -136,7 +136,7 @@ func TestTooLargeRowStopsBehindWhatCameBefore(t *testing.T) {
 	}
 	defer cl.Close()
 	_, cerr = kadm.NewClient(cl).AlterTopicConfigs(deadline(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes",
-		Value: kadm.StringPtr("4194304")}}, e.Prefix+".public.a", e.Prefix+".transaction")
+		Value: kadm.StringPtr("4194304")}}, e.Prefix+".public.a")
 	if cerr != nil {
 		t.Fatal(cerr)
 	}

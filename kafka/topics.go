@@ -36,7 +36,9 @@ type dest struct {
 	name       string
 	id         [16]byte
 	partitions int32
-	limit      int // max.message.bytes
+	limit      int    // max.message.bytes
+	schema     int    // of the newest record in PREFIX.schema
+	shape      string // of that record
 }
 
 // awaitTopics waits until the topics, which were just made, can be written to.
@@ -143,6 +145,10 @@ func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 			c.Retention = -1
 		}
 		config = c.config()
+	}
+	if !table {
+		// So that only the topics of tables bound the size of a row.
+		config["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(maxRecord))
 	}
 	res, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, o.replication(), config, name)
 	if err == nil {

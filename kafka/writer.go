@@ -99,7 +99,9 @@ func (w *writer) run(ctx context.Context) {
 		if b = w.q.next(ctx, b); b == nil {
 			return
 		}
+		began := time.Now()
 		err := w.commit(ctx, b)
+		w.stats.busy.Add(int64(time.Since(began)))
 		if b.large != nil {
 			_ = b.large.Drop() // the next start removes what is left
 		}
@@ -328,5 +330,5 @@ func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
 // pin notes in the control topic what must not change about a topic.
 func (w *writer) pin(d *dest, table millrace.TableName) *kgo.Record {
 	return w.opt.Endpoint.control(keyTopic+d.name, Topic{ID: hex.EncodeToString(d.id[:]), Partitions: int(d.partitions),
-		Table: table.String()})
+		Table: table.String(), Schema: d.schema, Shape: d.shape})
 }

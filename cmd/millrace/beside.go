@@ -118,6 +118,9 @@ const reachedTheStart = "the source's position at the start was reached"
 
 // showLoads adds what is loaded beside the stream to the tables of a status.
 func (e *engine) showLoads(st *web.Status) {
+	if e.backfill == nil {
+		return
+	}
 	left := map[string]int{}
 	for i := range st.Tables {
 		left[st.Tables[i].Table] = i

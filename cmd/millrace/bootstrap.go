@@ -88,7 +88,7 @@ func (s *settings) loadOptions(f *bootstrapFlags, instance string) bootstrap.Opt
 func (a *app) bootstrapPlan(ctx context.Context, s *settings, f *bootstrapFlags, restart bool) error {
 	o := s.loadOptions(f, instanceID())
 	o.Restart, o.DryRun = restart, a.stdout
-	return bootstrap.Run(ctx, o)
+	return s.runLoad(ctx, o)
 }
 
 // bootstrap does the first load, with a heartbeat in the record meanwhile.
@@ -144,6 +144,13 @@ func (s *settings) doLoad(ctx context.Context, o bootstrap.Options, f *bootstrap
 	}
 	if err != nil {
 		return err
+	}
+	return s.runLoad(ctx, o)
+}
+
+func (s *settings) runLoad(ctx context.Context, o bootstrap.Options) error {
+	if s.kafka != nil {
+		return s.loadKafka(ctx, o)
 	}
 	return bootstrap.Run(ctx, o)
 }

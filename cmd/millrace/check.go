@@ -41,7 +41,12 @@ are exit code 0.`,
 }
 
 func (s *settings) checkOptions(f *bootstrapFlags) check.Options {
+	var other check.Destination
+	if s.kafka != nil {
+		other = kafkaDestination{s}
+	}
 	return check.Options{
+		Other:  other,
 		Source: s.source, Target: s.target, Job: s.Job, Slot: s.Slot(), Publication: s.Publication(), Patterns: s.patterns,
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
@@ -143,7 +148,14 @@ func (s *settings) preflight(ctx context.Context, f *bootstrapFlags) error {
 }
 
 func (s *settings) reachable(ctx context.Context) error {
-	for _, e := range []*session.Endpoint{s.source, s.target} {
+	ends := []*session.Endpoint{s.source, s.target}
+	if s.kafka != nil {
+		if _, _, err := s.readLedger(ctx); err != nil {
+			return err
+		}
+		ends = ends[:1]
+	}
+	for _, e := range ends {
 		conn, err := e.Connect(ctx, session.Check)
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/backfill"
 	"github.com/millrace/millrace/capture"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/spool"
@@ -19,20 +20,21 @@ import (
 type engine struct {
 	source   *capture.Source
 	backfill *backfill.Source // around it
-	sink     *apply.Sink
+	sink     *apply.Sink      // nil if that is kafka
+	kafka    *kafka.Sink
 	relay    *relay.Relay
 	spool    *spool.Spool      // nil if nothing is spooled
 	loaded   chan millrace.LSN // see offerLoaded
 }
 
-func newEngine(r *runner, j *record.Job) (*engine, error) {
+func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 	e := &engine{loaded: make(chan millrace.LSN, 1)}
-	if r.Source.Postgres.Streaming {
+	if r.Source.Postgres.Streaming || r.kafka != nil {
 		s, err := spool.Open(spool.Options{Dir: r.Resources.Spool.Dir, Job: r.Job, Limit: int64(r.Resources.Spool.Limit)})
 		switch {
 		case err == nil:
 			e.spool = s
-		case r.Resources.Spool.Dir != "":
+		case r.Resources.Spool.Dir != "" || r.kafka != nil:
 			return nil, err
 		default: // nobody has asked for it
 			r.log.Warn("large transactions are taken once they are committed", "cause", err, "hint", millrace.HintOf(err))
@@ -43,7 +45,19 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, Recorded: r.recorded, OnShape: r.newShape,
 		Spool: e.spool, TwoPhase: func() bool { return e.sink.TwoPhase() }, LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
+		Spool: e.captureSpool(r),
 	})
+	o := r.relayOptions()
+	if r.kafka != nil {
+		sink, err := r.newKafkaSink(ctx, j, e.spool)
+		if err != nil {
+			return nil, errors.Join(err, e.spool.Close())
+		}
+		e.kafka = sink
+		o.Source, o.Sink = e.source, sink
+		e.relay = relay.New(o)
+		return e, nil
+	}
 	e.sink = apply.New(apply.Options{
 		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
 		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
@@ -55,7 +69,6 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),
 		OnDone: e.offerLoaded, Log: r.log,
 	})
-	o := r.relayOptions()
 	o.Source, o.Sink = e.backfill, e.sink
 	onSession := o.OnSession
 	o.OnSession = func(cp millrace.Checkpoint) {
@@ -69,6 +82,14 @@ func newEngine(r *runner, j *record.Job) (*engine, error) {
 	}
 	e.relay = relay.New(o)
 	return e, nil
+}
+
+// captureSpool is where the source keeps open transactions, if it takes them.
+func (e *engine) captureSpool(r *runner) *spool.Spool {
+	if r.Source.Postgres.Streaming {
+		return e.spool
+	}
+	return nil
 }
 
 // run streams until something ends it.
@@ -123,10 +144,27 @@ func (r *runner) newShape(ctx context.Context, t capture.Table) error {
 }
 
 // fallbacks counts the source transactions that took the row path.
-func (e *engine) fallbacks() int64 { return int64(e.sink.Stats().FallbackTransactions) }
+func (e *engine) fallbacks() int64 {
+	if e.sink == nil {
+		return 0
+	}
+	return int64(e.sink.Stats().FallbackTransactions)
+}
 
 // numbers adds the counters of both ends.
 func (e *engine) numbers(n *web.Numbers) {
+	var spooled int64
+	if e.spool != nil {
+		spooled = e.spool.Bytes()
+	}
+	n.SpoolBytes = web.Known(spooled)
+	if e.kafka != nil {
+		s := e.kafka.Stats()
+		n.Applied = map[string]int64{"set": s.Transactions}
+		n.Executions, n.ExecSeconds = web.Known(uint64(s.Commits)), s.Busy.Seconds()
+		n.InflightBytes = web.Known(s.Held)
+		return
+	}
 	s := e.sink.Stats()
 	n.Applied = map[string]int64{
 		"set": int64(s.Transactions - s.FallbackTransactions),
@@ -134,15 +172,13 @@ func (e *engine) numbers(n *web.Numbers) {
 	}
 	n.Executions, n.ExecSeconds = web.Known(s.Groups), s.Busy.Seconds()
 	n.InflightBytes = web.Known(s.Held)
-	var spooled int64
-	if e.spool != nil {
-		spooled = e.spool.Bytes()
-	}
-	n.SpoolBytes = web.Known(spooled)
 }
 
 // loads tells whether the marks are those that the stream was started with.
 func (e *engine) loads(marks map[millrace.TableName]millrace.Mark) bool {
+	if e.backfill == nil {
+		return true
+	}
 	under := e.backfill.Progress()
 	n := 0
 	for _, p := range under {

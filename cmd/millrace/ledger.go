@@ -39,6 +39,13 @@ type ledger interface {
 
 // openLedger connects to the job's record.
 func (s *settings) openLedger(ctx context.Context) (ledger, error) {
+	if s.kafka != nil {
+		ctl, err := s.kafka.OpenControl()
+		if err != nil {
+			return nil, err
+		}
+		return &kafkaLedger{Control: ctl}, nil
+	}
 	conn, err := s.target.Connect(ctx, session.Watch)
 	if err != nil {
 		return nil, err

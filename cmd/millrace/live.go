@@ -31,9 +31,9 @@ func (r *runner) status() *web.Status {
 	if st.State == "" {
 		st.State = string(record.Preflight)
 	}
-	source, target := r.source.Redacted(), r.target.Redacted()
+	source, target := r.source.Redacted(), r.destinationServer()
 	st.Source.Server = &source
-	st.Destination.Kind, st.Destination.Server = "postgres", &target
+	st.Destination.Kind, st.Destination.Server = r.kind(), &target
 	if j == nil {
 		l.show(st)
 		return st
@@ -51,7 +51,7 @@ func (r *runner) status() *web.Status {
 	}
 	st.LoadStarted = loadStarted(j)
 	st.Destination = destinationStatus(j, cp)
-	st.Destination.Server = &target
+	st.Destination.Kind, st.Destination.Server = r.kind(), &target
 	if held := r.progress.Held(); held != 0 {
 		applied := r.progress.Applied()
 		st.Destination.AckedLSN = &held

@@ -80,7 +80,7 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 // run does the job until ctx ends, and writes how it ended.
 func (r *runner) run(ctx context.Context) error {
 	r.log.Info("started", "job", r.Job, "version", version(), "instance", r.keeper.instance(),
-		"source", r.source.Redacted(), "destination", r.target.Redacted())
+		"source", r.source.Redacted(), "destination", r.destinationServer())
 	if err := r.serve(); err != nil {
 		return err
 	}
@@ -153,7 +153,9 @@ func (r *runner) work(ctx context.Context) error {
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { r.watch.run(watchCtx) })
-	watching.Go(func() { r.applies.run(watchCtx) })
+	if r.kafka == nil {
+		watching.Go(func() { r.applies.run(watchCtx) })
+	}
 	defer watching.Wait()
 	defer stopWatch()
 	if !r.loaded() {
@@ -324,7 +326,7 @@ func (r *runner) stream(ctx context.Context) error {
 	r.mu.Lock()
 	j := r.record
 	r.mu.Unlock()
-	e, err := newEngine(r, j)
+	e, err := newEngine(ctx, r, j)
 	if err != nil {
 		return err
 	}
@@ -335,9 +337,13 @@ func (r *runner) stream(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
-	watching.Go(func() { r.watchSet(side, e) })
+	if e.backfill != nil { // else the set is fixed
+		watching.Go(func() { r.watchSet(side, e) })
+	}
 	if r.loaded() {
-		watching.Go(func() { r.addKeys(side, e) })
+		if e.backfill != nil {
+			watching.Go(func() { r.addKeys(side, e) })
+		}
 		return r.judge(ctx, j, e.run(ctx))
 	}
 	return r.judge(ctx, j, r.streamAndLoad(ctx, e))

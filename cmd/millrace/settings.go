@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/check"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/hooks"
+	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/web"
 )
@@ -22,10 +23,12 @@ import (
 type settings struct {
 	*config.Config
 	source, target *session.Endpoint
-	patterns       catalog.Patterns
-	log            *slog.Logger
-	warned         map[check.Finding]bool // what preflight has said
-	journal        *web.Journal           // what was logged
+	// kafka is the destination, if that is not target.
+	kafka    *kafka.Endpoint
+	patterns catalog.Patterns
+	log      *slog.Logger
+	warned   map[check.Finding]bool // what preflight has said
+	journal  *web.Journal           // what was logged
 }
 
 // override says what a verb's own flags change before the check.
@@ -85,11 +88,18 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 			return cause(err)
 		},
 		Webhook: func(url string, safety config.Safety) error { return hooks.CheckURL(url, safety.RequireTLS) },
+		Kafka: func(peer millrace.Peer, k *config.Kafka, safety config.Safety) error {
+			return kafkaEndpoint(peer, k, c.Job, safety).Check()
+		},
 	}))
 	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
 	s := &settings{Config: c, patterns: patterns, log: log, journal: journal, warned: map[check.Finding]bool{}}
 	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
 	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
+	if k := &c.Destination.Kafka; k.Set() {
+		s.kafka = kafkaEndpoint(millrace.PeerDestination, k, c.Job, c.Safety)
+		s.kafka.Timeout, s.kafka.Log = c.Resources.ConnectionTimeout, log
+	}
 	if !a.isolated {
 		a.warnOfPasswords(log)
 	}
@@ -116,7 +126,7 @@ func (a *app) read() (*config.Config, config.Problems) {
 		c.Source.Postgres.URL = config.Literal(from)
 	}
 	if to != "" {
-		c.Destination.Postgres.URL = config.Literal(to)
+		c.SetDestination(to)
 	}
 	if a.job != "" {
 		c.Job = a.job

@@ -92,12 +92,15 @@ func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
 	if s.source != nil {
 		addSource(ctx, s, st, j, cp)
 	}
+	st.Destination.Server = known(s.destinationServer())
+	st.Destination.Kind = s.kind()
+	addSource(ctx, s, st, j, cp)
 	return st, nil
 }
 
 func noJob(s *settings) error {
 	return &millrace.Error{Kind: millrace.KindPreflight, Op: "job " + s.Job, Peer: millrace.PeerDestination,
-		Err:  fmt.Errorf("no record of it at %s", s.target.Redacted()),
+		Err:  fmt.Errorf("no record of it at %s", s.destinationServer()),
 		Hint: "millrace bootstrap records the job and copies its tables; --job or job: names another one"}
 }
 

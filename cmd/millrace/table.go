@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,6 +63,10 @@ func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags,
 			s, err := a.load(f.override)
 			if err != nil {
 				return err
+			}
+			if s.kafka != nil {
+				return &millrace.Error{Kind: millrace.KindConfig, Op: c.CommandPath(), Err: errors.New("not available in this version for Kafka"),
+					Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
 			}
 			ctx, stop := withSignals(c.Context())
 			defer stop()

@@ -32,6 +32,7 @@ type Options struct {
 	Token                string   // of HTTP; none: no token
 	SourceKeys           string   // more keys of source.postgres, such as "streaming: on"
 	Extra                string   // more lines of YAML
+	Kafka                string   // what stands below destination.kafka, in braces; Target may be nil then
 }
 
 // Job is one job of the program: its configuration and its latest process.
@@ -95,7 +96,7 @@ func (o Options) yaml() string {
 	if source == "" {
 		source = o.Source.URL()
 	}
-	if target == "" {
+	if target == "" && o.Kafka == "" {
 		target = o.Target.URL()
 	}
 	if o.Existing {
@@ -112,7 +113,11 @@ func (o Options) yaml() string {
 		keys = ", " + keys
 	}
 	fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s%s}\n", quote(source), quote(tables), keys)
-	fmt.Fprintf(&b, "destination:\n  postgres: {url: %s, schema: %s}\n", quote(target), schema)
+	if o.Kafka != "" {
+		fmt.Fprintf(&b, "destination:\n  kafka: %s\n", o.Kafka)
+	} else {
+		fmt.Fprintf(&b, "destination:\n  postgres: {url: %s, schema: %s}\n", quote(target), schema)
+	}
 	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\", token: %s}\n%s", quote(o.Token), o.Extra)
 	return b.String()
 }

@@ -1,0 +1,335 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/kafka"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
+)
+
+// KafkaOptions are those of a first load into Kafka: Options without what only
+// concerns a PostgreSQL target, and where the rows go.
+type KafkaOptions struct {
+	Options
+	Sink  kafka.Options
+	State *kafka.State // of the control topic, just read
+}
+
+// kafkaLoad is a load whose destination is a prefix of topics. The order of
+// steps is that of any load; each step of the record is a Kafka transaction of
+// the producer that owns the job.
+type kafkaLoad struct {
+	load
+	sink   *kafka.Sink
+	loader *kafka.Loader
+	opt    KafkaOptions
+}
+
+// chunkBytes is how much of a table becomes one Kafka transaction: much less
+// than what a transaction's timeout allows, and a few times that in memory.
+const chunkBytes = 4 << 20
+
+// RunKafka does the first load into Kafka. On a job whose first load is complete
+// it does nothing.
+func RunKafka(ctx context.Context, o KafkaOptions) error {
+	l := &kafkaLoad{opt: o}
+	l.Options, l.log, l.tracker = o.Options, o.Log, snapshot.NewTracker(o.Progress)
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	if l.SlotWait == 0 {
+		l.SlotWait = time.Minute
+	}
+	l.job = o.State.Job
+	if l.job != nil && l.job.ConsistentFrom != 0 && !l.Restart {
+		l.log.Info("the first load is complete", "consistent_from", l.job.ConsistentFrom)
+		return nil
+	}
+	if l.job != nil && !l.Restart && slices.ContainsFunc(l.job.Tables, func(t record.Table) bool { return t.Copied }) {
+		return &millrace.Error{Kind: millrace.KindResync, Op: "first load",
+			Err:  errors.New("it was interrupted, and its snapshot is gone"),
+			Hint: "millrace bootstrap --restart-snapshot --yes starts over; the records of the new load have a higher generation"}
+	}
+	defer l.close()
+	if err := l.connectSource(ctx); err != nil {
+		return err
+	}
+	for start := 1; ; start++ {
+		err := l.attempt(ctx)
+		if err == nil {
+			return nil
+		}
+		advise(err)
+		l.giveUp(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !errors.Is(err, snapshot.ErrChanged) || start == mostStarts {
+			return err
+		}
+		l.log.Warn("starting again", "cause", err)
+		if err := l.connectSource(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// giveUp drops the slot of an attempt that failed: it would hold up the source's
+// log for nothing, since the snapshot is gone.
+func (l *kafkaLoad) giveUp(ctx context.Context) {
+	if l.loader == nil {
+		return
+	}
+	l.loader.Close()
+	l.loader = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
+	defer cancel()
+	l.close()
+	if err := l.connectSource(ctx); err == nil {
+		err = l.dropSlot(ctx)
+		if err == nil {
+			return
+		}
+		l.log.Warn("the slot of the interrupted load stays", "slot", l.Slot, "cause", err)
+	}
+}
+
+func (l *kafkaLoad) attempt(ctx context.Context) error {
+	if err := l.prepare(ctx); err != nil {
+		return err
+	}
+	created, err := l.createPublication(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.recordJob(ctx, created); err != nil {
+		if created && l.loader == nil {
+			l.dropPublication(ctx)
+		}
+		return err
+	}
+	if err := l.fill(ctx); err != nil {
+		return err
+	}
+	err = l.loader.Finish(ctx)
+	if err == nil {
+		l.tracker.Enter(snapshot.PhaseDone, 0)
+		l.loader.Close()
+	}
+	return err
+}
+
+// prepare looks at the source before anything is changed.
+func (l *kafkaLoad) prepare(ctx context.Context) (err error) {
+	if l.pub, err = catalog.ReadPublication(ctx, l.source, l.Publication); err != nil {
+		return session.Wrap("read publication "+l.Publication, millrace.PeerSource, err)
+	}
+	if l.set, err = l.selectTables(ctx, l.source); err != nil {
+		return err
+	}
+	problems, err := l.checkSource(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, l.set.Problems...)
+	if l.pub != nil {
+		problems = append(problems, snapshot.CheckPublication(l.pub, l.set.Tables)...)
+	} else if f := l.mayCreatePublication(); f != nil {
+		problems = append(problems, *f)
+	}
+	slot, err := catalog.ReadSlot(ctx, l.source, l.Slot)
+	if err != nil {
+		return session.Wrap("read slot "+l.Slot, millrace.PeerSource, err)
+	}
+	if slot != nil && (l.job == nil || !l.job.OwnsSlot || l.job.Slot != l.Slot) {
+		problems = append(problems, snapshot.Finding{Subject: "slot " + l.Slot, Text: "exists already, and this job did not make it",
+			Cure: fmt.Sprintf("name another slot, or SELECT pg_drop_replication_slot(%s)", millrace.QuoteLiteral(l.Slot))})
+	}
+	problems = append(problems, TopicProblems(&l.opt.Sink, l.set.Tables)...)
+	if len(problems) > 0 {
+		return problemError("first load", problems)
+	}
+	return nil
+}
+
+// TopicProblems finds tables whose topics or keys Kafka can't have.
+func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding {
+	var problems []snapshot.Finding
+	names := make([]millrace.TableName, len(tables))
+	for i, t := range tables {
+		names[i] = t.Name
+		if o.Topics.Compact && t.PrimaryKey() == nil && len(t.IdentityColumns()) == 0 {
+			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "has no key, and a compacted topic needs one",
+				Cure: "ALTER TABLE " + t.Name.SQL() + " ADD PRIMARY KEY (…), exclude the table, or set destination.kafka.compact: false"})
+		}
+	}
+	for _, err := range kafka.CheckTopics(o.Endpoint.Prefix, names, o.Topics.Names) {
+		problems = append(problems, snapshot.Finding{Subject: "topics", Text: err.Error(),
+			Cure: "name another topic with destination.kafka.topics: {schema.table: NAME}"})
+	}
+	return problems
+}
+
+// recordJob takes the job and records a new generation of it.
+func (l *kafkaLoad) recordJob(ctx context.Context, created bool) error {
+	if err := l.dropSlot(ctx); err != nil {
+		return err
+	}
+	job := &record.Job{Name: l.Job, State: record.Bootstrapping, Reason: "the first load is running",
+		SystemID: l.server.SystemID, Timeline: l.server.Timeline, PageSize: l.server.PageSize, SegmentSize: l.server.SegmentSize,
+		Slot: l.Slot, Publication: l.Publication, Mode: l.Mode, OwnsSlot: true, OwnsPublication: created}
+	if l.job != nil {
+		job.Generation = l.job.Generation
+		job.OwnsPublication = created || l.job.OwnsPublication && l.job.Publication == l.Publication && l.pub != nil
+	}
+	for _, t := range l.set.Tables {
+		job.Tables = append(job.Tables, record.Table{OID: t.OID, Name: t.Name})
+	}
+	l.sink = kafka.New(l.opt.Sink)
+	loader, err := l.sink.Load(ctx, job)
+	if err != nil {
+		return err
+	}
+	l.job, l.loader = job, loader
+	return nil
+}
+
+// fill makes the slot and reads everything under its snapshot.
+func (l *kafkaLoad) fill(ctx context.Context) (err error) {
+	ctx, cancel := l.limitHold(ctx)
+	defer cancel()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // and not the lost connection that it has caused
+		}
+	}()
+	l.tracker.Enter(snapshot.PhaseSlot, 0)
+	pg, err := l.Source.ConnectReplication(ctx, session.Stream)
+	if err != nil {
+		return err
+	}
+	// The exported snapshot lives until the next command on this session.
+	defer pg.Close(context.WithoutCancel(ctx))
+	slot, err := l.awaitSlot(ctx, pg)
+	if err != nil {
+		return err
+	}
+	l.tracker.Hold(time.Now())
+	l.log.Info("created the slot", "slot", slot.Name, "consistent_point", slot.ConsistentPoint)
+	h, err := snapshot.Hold(ctx, l.Source, slot.Snapshot, l.set.Tables, 0)
+	if err != nil {
+		return err
+	}
+	defer h.Release()
+	if err := l.sameSet(ctx, h); err != nil {
+		return err
+	}
+	tables, err := l.describe(ctx, h)
+	if err != nil {
+		return err
+	}
+	recorded := make([]record.Table, len(tables))
+	for i, t := range tables {
+		recorded[i] = record.Table{OID: t.Rel.OID, Name: t.Rel.Name, Filenode: h.Filenode(t.Rel.OID), Shape: t.Shape}
+	}
+	if err := l.loader.Start(ctx, slot.ConsistentPoint, true, l.job.OwnsPublication, recorded); err != nil {
+		return err
+	}
+	if l.Mode == ModeNone {
+		return nil
+	}
+	// What an asynchronous commit left in the snapshot must not vanish in a crash
+	// of the source once it is here.
+	if err := snapshot.AwaitFlushed(ctx, l.source, slot.ConsistentPoint); err != nil {
+		return err
+	}
+	l.tracker.Enter(snapshot.PhaseRows, 0)
+	return l.readTables(ctx, h, tables)
+}
+
+func (l *kafkaLoad) describe(ctx context.Context, h *snapshot.Holder) ([]*snapshot.ChunkTable, error) {
+	var tables []*snapshot.ChunkTable
+	for _, t := range l.set.Tables {
+		c, err := snapshot.DescribeChunks(ctx, h.Conn(), t.OID, false)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, c)
+	}
+	return tables, nil
+}
+
+// readTables reads one table after the other: the producer, which has one
+// transaction at a time, is what limits.
+func (l *kafkaLoad) readTables(ctx context.Context, h *snapshot.Holder, tables []*snapshot.ChunkTable) error {
+	r, err := snapshot.NewChunkReader(ctx, l.Source, snapshot.NewLimiter(l.Rate))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for _, sql := range []string{`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`, `SET TRANSACTION SNAPSHOT ` + millrace.QuoteLiteral(h.ID)} {
+		if _, err := r.Conn().Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return session.Wrap("import the snapshot", millrace.PeerSource, err)
+		}
+	}
+	for _, t := range tables {
+		if err := l.readTable(ctx, r, t, h.Filenode(t.Rel.OID)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTable reads a table while the piece before is being sent.
+func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *snapshot.ChunkTable, filenode uint32) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pieces, read := make(chan *snapshot.Rows), make(chan error, 1)
+	go func() {
+		defer close(pieces)
+		read <- r.All(ctx, t, chunkBytes, func(rows *snapshot.Rows) error {
+			select {
+			case pieces <- rows:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	from := &millrace.History{System: l.job.SystemID, Timeline: l.job.Timeline, Generation: l.job.Generation}
+	mark := record.Table{OID: t.Rel.OID, Name: t.Rel.Name, Filenode: filenode, Shape: t.Shape}
+	var failed error
+	for rows := range pieces {
+		if failed != nil {
+			continue // the reader is about to end
+		}
+		mark.Rows += int64(len(rows.Changes))
+		mark.Bytes += rows.Size
+		mark.Copied = rows.Final
+		txn := &millrace.Txn{Time: time.Now(), From: from, Changes: rows.Changes, Chunk: &millrace.Chunk{Table: t.Rel.Name}, Last: true}
+		if failed = l.loader.Chunk(ctx, t.Rel, txn, &mark); failed != nil {
+			cancel()
+			continue
+		}
+	}
+	if failed != nil {
+		<-read
+		return failed
+	}
+	if err := <-read; err != nil {
+		return err
+	}
+	l.log.Info("read the table", "table", t.Rel.Name, "rows", mark.Rows)
+	return nil
+}

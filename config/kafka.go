@@ -1,0 +1,232 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/millrace/millrace"
+)
+
+// Kafka is a cluster and a prefix of topics on it, as either end.
+type Kafka struct {
+	// URL, where one was given, is all of the rest: kafka://host:9092,…/prefix?….
+	URL     Secret
+	Brokers []string
+	Prefix  string
+
+	Layout      string // LayoutTables
+	Format      string
+	Partitions  int           // of a table's topic
+	Replication int           // 0: the cluster's default
+	Retention   time.Duration // 0: the default; below 0: for ever
+	Compact     bool
+	Decimal     string
+	Toast       string
+	Topics      map[string]string // table -> topic
+
+	TLS      KafkaTLS
+	SASL     KafkaSASL
+	Registry KafkaRegistry
+}
+
+// KafkaRegistry is destination.kafka.registry.
+type KafkaRegistry struct {
+	URL, User string
+	Password  Secret
+}
+
+// KafkaTLS is destination.kafka.tls.
+type KafkaTLS struct {
+	Enable                    bool
+	CA, Cert, Key, ServerName string
+}
+
+// KafkaSASL is destination.kafka.sasl.
+type KafkaSASL struct {
+	Mechanism, User string
+	Password        Secret
+}
+
+// LayoutTables is the value of layout that this version has.
+const LayoutTables = "tables"
+
+// IsKafkaURL tells whether a connection string is one of Kafka.
+func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
+
+// Set tells whether this end is the one that was configured.
+func (k *Kafka) Set() bool { return !k.URL.Empty() || len(k.Brokers) > 0 || k.Prefix != "" }
+
+func defaultKafka() Kafka {
+	return Kafka{Layout: LayoutTables, Format: "json", Partitions: 1, Decimal: "string", Toast: "placeholder"}
+}
+
+// kafkaFields are the keys below path.
+func kafkaFields(path string, k *Kafka) map[string]field {
+	fields := map[string]field{
+		"brokers":           texts(&k.Brokers),
+		"prefix":            text(&k.Prefix),
+		"tls.enable":        boolean(&k.TLS.Enable),
+		"tls.ca":            text(&k.TLS.CA),
+		"tls.cert":          text(&k.TLS.Cert),
+		"tls.key":           text(&k.TLS.Key),
+		"tls.server_name":   text(&k.TLS.ServerName),
+		"sasl.mechanism":    choice(&k.SASL.Mechanism, []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}),
+		"sasl.user":         text(&k.SASL.User),
+		"sasl.password":     secret(&k.SASL.Password),
+		"format":            choice(&k.Format, []string{"json", "json-inline", "json-schema", "avro", "flat", "keys"}),
+		"decimal":           choice(&k.Decimal, []string{"string", "bytes"}),
+		"toast":             choice(&k.Toast, []string{"placeholder", "omit"}),
+		"registry.url":      text(&k.Registry.URL),
+		"registry.user":     text(&k.Registry.User),
+		"registry.password": secret(&k.Registry.Password),
+		"layout":            choice(&k.Layout, []string{LayoutTables}, "stream"),
+		"partitions":        number(&k.Partitions),
+		"replication":       number(&k.Replication),
+		"retention":         retention(&k.Retention),
+		"compact":           boolean(&k.Compact),
+		"topics":            names(&k.Topics),
+	}
+	all := make(map[string]field, len(fields))
+	for key, f := range fields {
+		all[path+"."+key] = f
+	}
+	return all
+}
+
+// retention takes a duration, or forever.
+func retention(to *time.Duration) field {
+	d := duration(to)
+	return field{set: func(v any) error {
+		if scalar(v) == "forever" {
+			*to = -1
+			return nil
+		}
+		if err := d.set(v); err != nil || *to <= 0 {
+			return errors.New("want a duration such as 168h, or forever")
+		}
+		return nil
+	}}
+}
+
+// names takes a mapping of names to names.
+func names(to *map[string]string) field {
+	return field{set: func(v any) error {
+		mapping, ok := v.(yaml.MapSlice)
+		if !ok {
+			return errors.New("want a mapping of tables to topics")
+		}
+		*to = map[string]string{}
+		for _, item := range mapping {
+			key, ok := item.Key.(string)
+			value, ok2 := item.Value.(string)
+			if !ok || !ok2 {
+				return errors.New("want a mapping of tables to topics")
+			}
+			(*to)[key] = value
+		}
+		return nil
+	}}
+}
+
+// resolve reads the URL into the other members, once. Its errors quote
+// nothing of it.
+func (k *Kafka) resolve() error {
+	conn, err := k.URL.Get()
+	if err != nil || conn == "" {
+		return err
+	}
+	// net/url takes one host with a port; Kafka's URLs have several.
+	rest := strings.TrimPrefix(conn, "kafka://")
+	rest, query, _ := strings.Cut(rest, "?")
+	hosts, prefix, _ := strings.Cut(rest, "/")
+	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
+		user, password, _ := strings.Cut(hosts[:at], ":")
+		if k.SASL.User, err = url.PathUnescape(user); err != nil {
+			return errors.New("the user is malformed; %, @, : and / in it are written as %XX")
+		}
+		p, err := url.PathUnescape(password)
+		if err != nil {
+			return errors.New("the password is malformed; %, @, : and / in it are written as %XX")
+		}
+		if p != "" {
+			k.SASL.Password = Literal(p)
+		}
+		if k.SASL.Mechanism == "" {
+			k.SASL.Mechanism = "SCRAM-SHA-512"
+		}
+		hosts = hosts[at+1:]
+	}
+	k.Brokers, k.Prefix = strings.Split(hosts, ","), prefix
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return errors.New("the part behind ? is malformed")
+	}
+	return k.resolveQuery(values)
+}
+
+func (k *Kafka) resolveQuery(values url.Values) error {
+	fields := kafkaFields("", k)
+	short := map[string]string{"tls": ".tls.enable", "ca": ".tls.ca", "cert": ".tls.cert", "key": ".tls.key", "mechanism": ".sasl.mechanism"}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		name := "." + key
+		if s, ok := short[key]; ok {
+			name = s
+		}
+		f, ok := fields[name]
+		if !ok || name == ".brokers" || name == ".topics" || name == ".prefix" {
+			return fmt.Errorf("%s: unknown behind the ?", strconv.Quote(key))
+		}
+		if err := f.set(values.Get(key)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// validateDestination looks at the one end that is configured.
+func (c *Config) validateDestination(p *Problems, checks Checks) {
+	k := &c.Destination.Kafka
+	if !k.Set() {
+		c.validateConn(p, checks, "destination", "destination.postgres.url", c.Destination.Postgres.URL)
+		return
+	}
+	if !c.Destination.Postgres.URL.Empty() {
+		p.add("destination", "both postgres and kafka are given, want one")
+	}
+	if c.Snapshot.Mode == ModeIncremental {
+		p.add("snapshot.mode", "%s is not available in this version for Kafka", ModeIncremental)
+	}
+	c.validateKafka(p, checks, "destination", k)
+	between(p, "destination.kafka.partitions", k.Partitions, 1, 10_000)
+	if registry := k.Format == "json-schema" || k.Format == "avro"; registry != (k.Registry.URL != "") {
+		p.add("destination.kafka.registry", "format %s and a registry's URL don't go together", k.Format)
+	}
+	between(p, "destination.kafka.replication", k.Replication, 0, 100)
+}
+
+func (c *Config) validateKafka(p *Problems, checks Checks, peer millrace.Peer, k *Kafka) {
+	path := string(peer) + ".kafka"
+	if err := k.resolve(); err != nil {
+		p.add(path+".url", "%v", err)
+		return
+	}
+	if _, err := k.SASL.Password.Get(); err != nil {
+		p.add(path+".sasl.password", "%v", err)
+	}
+	if k.SASL.Mechanism != "" && (k.SASL.User == "" || k.SASL.Password.Empty()) {
+		p.add(path+".sasl", "user and password are needed with mechanism %s", k.SASL.Mechanism)
+	}
+	if checks.Kafka != nil {
+		if err := checks.Kafka(peer, k, c.Safety); err != nil {
+			p.add(path, "%v", err)
+		}
+	}
+}
