@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"strconv"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 // records, or one large one whose records are in the spool.
 type batch struct {
 	records []kgo.Record
-	bytes   arena
+	memory  arena
 	size    int64 // memory that it holds
 	changes int
 	txns    int // source transactions
@@ -38,13 +39,13 @@ const recordSize = 400
 // reset empties the batch and keeps its memory, unless that has grown beyond
 // what batches usually are.
 func (b *batch) reset() {
-	records, mem := b.records, b.bytes
+	records, mem := b.records, b.memory
 	if cap(records) > 1<<17 {
 		records = nil
 	}
 	clear(records)
 	mem.reset()
-	*b = batch{records: records[:0], bytes: mem}
+	*b = batch{records: records[:0], memory: mem}
 }
 
 // arena keeps bytes until the batch is done with.
@@ -144,7 +145,9 @@ func commonHeaders(commit millrace.LSN, xid uint32, h *millrace.History) []kgo.R
 // headers gives those of one record, with its ordinal.
 func (o *open) headers(special []kgo.RecordHeader, seq uint64) []kgo.RecordHeader {
 	all := make([]kgo.RecordHeader, 0, len(special)+len(o.common)+1)
-	all = append(all, special...)
+	for _, h := range special { // whose bytes are the encoder's
+		all = append(all, kgo.RecordHeader{Key: h.Key, Value: bytes.Clone(h.Value)})
+	}
 	all = append(all, o.common...)
 	return append(all, kgo.RecordHeader{Key: headerSeq, Value: strconv.AppendUint(nil, seq, 10)})
 }

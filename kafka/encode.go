@@ -134,7 +134,7 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 			w.open.event(rel.Name)
 		}
 		if w.open.large == nil {
-			r.Key, r.Value = w.batch.bytes.copy(e.Key), w.batch.bytes.copy(e.Value)
+			r.Key, r.Value = w.batch.memory.copy(e.Key), w.batch.memory.copy(e.Value)
 		}
 		return w.put(&r)
 	})

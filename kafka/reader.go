@@ -1,0 +1,460 @@
+package kafka
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
+)
+
+// ReaderOptions say what to read.
+type ReaderOptions struct {
+	Endpoint *Endpoint
+	// Cursor is where to go on: that of the last transaction that was used. Nil is
+	// the beginning.
+	Cursor []byte
+	// Match selects tables; nil selects all.
+	Match func(millrace.TableName) bool
+	// PartBytes is how much of a transaction comes at a time, in bytes of
+	// records; 0 means 1 MiB.
+	PartBytes int64
+	// MaxHeld bounds what was fetched and not given out, of all partitions
+	// together; 0 means 8 MiB. A partition whose next record is needed may
+	// overrun it by one fetch.
+	MaxHeld int64
+	// Described is called with each version of a table, before the first change
+	// of it; nil: nobody is told.
+	Described func(context.Context, *krecord.TableVersion) error
+	Log       *slog.Logger // nil: none
+}
+
+// Reader gives the source transactions that a prefix of topics holds, whole and
+// in commit order, across all topics and partitions: for each END in the
+// transaction topic it collects the transaction's records from the partitions
+// that END names. It is used by one goroutine.
+//
+// A record of a transaction is known to be missing only when its partition was
+// read, read_committed, up to a high watermark that was taken after END was
+// read: commit markers reach partitions one by one.
+type Reader struct {
+	opt ReaderOptions
+	log *slog.Logger
+	cl  *kgo.Client
+	f   *fetcher
+
+	topics map[string]*topic
+	parts  map[slot]*partition
+	held   int64
+
+	tables  map[string]*tableReader // by topic
+	history *millrace.History
+
+	end     *End // being collected; nil between transactions
+	endTime time.Time
+	sources []*taking
+	part    int
+	seq     uint64 // of what was given out last of it
+}
+
+// partition is one partition that is read.
+type partition struct {
+	topic   *topic
+	n       int32
+	next    int64         // to fetch
+	used    int64         // behind the last record that was given out
+	queue   []*kgo.Record // fetched and not given out
+	bytes   int64
+	high    int64 // high watermark of the newest page
+	first   int64 // log start of the newest page
+	compact bool
+}
+
+// taking is what one partition has of the transaction that is collected.
+type taking struct {
+	p     *partition
+	left  int // records that are still to come
+	until int64
+}
+
+// tableReader reads the records of a table.
+type tableReader struct {
+	version *krecord.TableVersion
+	decoder *krecord.Decoder
+	skip    bool // not selected
+}
+
+// OpenReader connects and takes up the cursor.
+func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
+	if o.PartBytes <= 0 {
+		o.PartBytes = 1 << 20
+	}
+	if o.MaxHeld <= 0 {
+		o.MaxHeld = 8 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	cl, err := o.Endpoint.client()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{opt: o, log: o.Log, cl: cl, f: newFetcher(cl, true), topics: map[string]*topic{}, parts: map[slot]*partition{},
+		tables: map[string]*tableReader{}}
+	if err := r.open(ctx); err != nil {
+		cl.Close()
+		return nil, o.Endpoint.wrap("read Kafka", err)
+	}
+	return r, nil
+}
+
+// Close disconnects.
+func (r *Reader) Close() { r.cl.Close() }
+
+func (r *Reader) open(ctx context.Context) error {
+	names := []string{transactionTopic(r.opt.Endpoint.Prefix), schemaTopic(r.opt.Endpoint.Prefix)}
+	found, err := topics(ctx, r.cl, names...)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if found[n] == nil {
+			return &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, Condition: unreachable(r.opt.Endpoint.Peer),
+				Err:  fmt.Errorf("there is no topic %s yet", n),
+				Hint: "start the job that writes to the prefix; its topics are waited for"}
+		}
+	}
+	if err := r.restore(ctx); err != nil {
+		return err
+	}
+	for _, n := range names {
+		if _, err := r.partition(ctx, n, 0); err != nil {
+			return err
+		}
+	}
+	return r.readVersions(ctx)
+}
+
+// readVersions reads the descriptions of tables that come before the cursor.
+func (r *Reader) readVersions(ctx context.Context) error {
+	p := r.parts[slot{schemaTopic(r.opt.Endpoint.Prefix), 0}]
+	if p.used == 0 {
+		return nil
+	}
+	_, err := r.f.readAll(ctx, p.topic, p.first, func(page) int64 { return p.used }, func(rec *kgo.Record) error {
+		if rec.Offset < p.used && rec.Value != nil {
+			return r.take(ctx, rec)
+		}
+		return nil
+	})
+	return err
+}
+
+// take takes up the description of a table.
+func (r *Reader) take(ctx context.Context, rec *kgo.Record) error {
+	v, err := krecord.ParseTableVersion(rec.Value)
+	if err != nil {
+		return &millrace.Error{Kind: millrace.KindData, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, Err: err,
+			Hint: "use a version of Millrace that is at least as new as the one that writes"}
+	}
+	t := &tableReader{version: v, skip: r.opt.Match != nil && !r.opt.Match(v.Name())}
+	if !t.skip {
+		rel, key, o, err := v.Relation()
+		if err == nil {
+			t.decoder, err = krecord.NewDecoder(o, rel, key)
+		}
+		if err != nil {
+			return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, Table: v.Name(), Err: err,
+				Hint: "write the topics with format: json, json-inline, json-schema or avro, which hold whole rows, or exclude the table"}
+		}
+		if r.opt.Described != nil {
+			if err := r.opt.Described(ctx, v); err != nil {
+				return err
+			}
+		}
+	}
+	r.tables[v.Topic] = t
+	return nil
+}
+
+// Next gives the next transaction, or the next part of a large one. The caller
+// releases it before it asks for another if it wants the memory used again.
+func (r *Reader) Next(ctx context.Context) (*millrace.Txn, error) {
+	t, err := r.next(ctx)
+	return t, r.opt.Endpoint.wrap("read Kafka", err)
+}
+
+func (r *Reader) next(ctx context.Context) (*millrace.Txn, error) {
+	for r.end == nil {
+		if err := r.nextEnd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return r.collect(ctx)
+}
+
+// Waiting tells whether Next would have to wait for something new: nothing that
+// was fetched is left of the transaction topic.
+func (r *Reader) Waiting() bool {
+	return r.end == nil && len(r.parts[slot{transactionTopic(r.opt.Endpoint.Prefix), 0}].queue) == 0
+}
+
+// nextEnd reads the transaction topic up to the next END.
+func (r *Reader) nextEnd(ctx context.Context) error {
+	p := r.parts[slot{transactionTopic(r.opt.Endpoint.Prefix), 0}]
+	for len(p.queue) == 0 {
+		if err := r.poll(ctx, p); err != nil {
+			return err
+		}
+	}
+	rec := p.pop(r)
+	var status struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(rec.Value, &status); err != nil {
+		return r.malformed(rec, err)
+	}
+	if status.Status != statusEnd {
+		return nil
+	}
+	e := &End{}
+	if err := json.Unmarshal(rec.Value, e); err != nil {
+		return r.malformed(rec, err)
+	}
+	if err := r.follow(rec); err != nil {
+		return err
+	}
+	r.end, r.endTime, r.part, r.seq, r.sources = e, time.UnixMilli(e.TS), 0, 0, r.sources[:0]
+	for _, x := range e.Partitions {
+		p, err := r.partition(ctx, x.Topic, x.Partition)
+		if err != nil {
+			return err
+		}
+		// The page that p has may be older than END: only one that is fetched from
+		// here on has the high watermark that counts.
+		r.sources = append(r.sources, &taking{p: p, left: x.Count, until: -1})
+	}
+	return nil
+}
+
+// follow takes note of the history that a transaction belongs to.
+func (r *Reader) follow(rec *kgo.Record) error {
+	h := millrace.History{System: string(krecord.Header(rec, headerSystem))}
+	timeline, generation := int64(0), int64(0)
+	if _, err := fmt.Sscan(string(krecord.Header(rec, headerTimeline)), &timeline); err != nil {
+		return r.malformed(rec, err)
+	}
+	if _, err := fmt.Sscan(string(krecord.Header(rec, headerGeneration)), &generation); err != nil {
+		return r.malformed(rec, err)
+	}
+	h.Timeline, h.Generation = int32(timeline), generation
+	if r.history == nil || *r.history != h {
+		r.history = &h
+	}
+	return nil
+}
+
+func (r *Reader) malformed(rec *kgo.Record, err error) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
+		Err:  fmt.Errorf("the record at offset %d of %s [%d] can't be read: %w", rec.Offset, rec.Topic, rec.Partition, err),
+		Hint: "somebody else has written to the topic: start over in an empty prefix"}
+}
+
+// collect gives the rest of the transaction, or a part of it.
+func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
+	e := r.end
+	t := &millrace.Txn{XID: e.XID, Commit: e.Commit, Time: r.endTime, From: r.history, Part: r.part}
+	if name, ok := strings.CutPrefix(e.ID, "chunk:"); ok {
+		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{}
+		for _, tr := range r.tables {
+			if strings.HasPrefix(name, tr.version.Schema+"."+tr.version.Table+":") {
+				t.Chunk.Table = tr.version.Name()
+			}
+		}
+	}
+	mem := &krecord.Memory{}
+	var pending *millrace.Change // the last change, to which records with the same seq may belong
+	for {
+		rec, err := r.first(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if rec == nil {
+			break
+		}
+		seq, err := seqOf(rec)
+		if err != nil {
+			return nil, r.malformed(rec, err)
+		}
+		if t.Size >= r.opt.PartBytes && seq != r.seq {
+			r.part++
+			r.putBack(rec)
+			t.Cursor = nil
+			return t, nil
+		}
+		r.seq = seq
+		if pending, err = r.add(ctx, t, pending, rec, seq, mem); err != nil {
+			return nil, err
+		}
+	}
+	r.end = nil
+	t.Last = true
+	if t.Chunk == nil {
+		t.End = e.Position.End
+	}
+	t.Cursor = r.cursor()
+	return t, nil
+}
+
+// add decodes a record and adds it to the transaction: as a change of its own,
+// or to the one before, of which it is the other half.
+func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change, rec *kgo.Record, seq uint64, mem *krecord.Memory) (*millrace.Change, error) {
+	t.Size += int64(len(rec.Key)+len(rec.Value)) + recordSize
+	if rec.Topic == schemaTopic(r.opt.Endpoint.Prefix) {
+		return last, r.take(ctx, rec)
+	}
+	tr := r.tables[rec.Topic]
+	switch {
+	case tr == nil:
+		return last, r.malformed(rec, errors.New("the table has no description in the schema topic"))
+	case tr.skip:
+		return last, nil
+	}
+	c, kind, err := tr.decoder.Decode(rec, mem)
+	if err != nil {
+		return last, err
+	}
+	c.Seq = seq
+	same := last != nil && last.Seq == seq
+	switch {
+	case kind == krecord.Tombstone:
+		return last, nil
+	case kind == krecord.NewHalf && same && last.Op == millrace.Delete:
+		krecord.Join(last, &c)
+		*last = c
+		return last, nil
+	case kind == krecord.OldHalf && same && last.Op == millrace.Update:
+		krecord.Join(&c, last)
+		return last, nil
+	case c.Op == millrace.Truncate && same && last.Op == millrace.Truncate:
+		krecord.JoinTruncate(last, &c)
+		return last, nil
+	}
+	t.Changes = append(t.Changes, c)
+	return &t.Changes[len(t.Changes)-1], nil
+}
+
+func seqOf(rec *kgo.Record) (uint64, error) {
+	var seq uint64
+	v := krecord.Header(rec, headerSeq)
+	if len(v) == 0 {
+		return 0, errors.New("header seq is missing")
+	}
+	for _, c := range v {
+		if c < '0' || c > '9' {
+			return 0, errors.New("header seq is malformed")
+		}
+		seq = seq*10 + uint64(c-'0')
+	}
+	return seq, nil
+}
+
+// first takes the record with the lowest seq of those that are left of the
+// transaction; nil when none is. What is needed next of each partition has to be
+// there for that.
+func (r *Reader) first(ctx context.Context) (*kgo.Record, error) {
+	var best *taking
+	var bestSeq uint64
+	for _, s := range r.sources {
+		rec, err := r.head(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		if rec == nil {
+			continue
+		}
+		seq, err := seqOf(rec)
+		if err != nil {
+			return nil, r.malformed(rec, err)
+		}
+		if best == nil || seq < bestSeq {
+			best, bestSeq = s, seq
+		}
+	}
+	if best == nil {
+		return nil, nil
+	}
+	best.left--
+	return best.p.pop(r), nil
+}
+
+// head gives the next record of the transaction in a partition, or nil if there
+// is none.
+func (r *Reader) head(ctx context.Context, s *taking) (*kgo.Record, error) {
+	if s.left == 0 {
+		return nil, nil
+	}
+	for {
+		if len(s.p.queue) > 0 {
+			rec := s.p.queue[0]
+			at, err := r.positionOf(rec)
+			switch {
+			case err != nil:
+				return nil, err
+			case at.commit == r.end.Commit && at.generation == r.history.Generation && at.xid == r.end.XID:
+				return rec, nil
+			case at.generation < r.history.Generation || at.generation == r.history.Generation && at.commit < r.end.Commit:
+				return nil, r.malformed(rec, fmt.Errorf("it belongs to transaction %d:%d, whose END did not name the partition", at.xid, uint64(at.commit)))
+			}
+			return nil, r.missing(s) // it belongs to a later one
+		}
+		if s.until >= 0 && s.p.next >= s.until {
+			return nil, r.missing(s)
+		}
+		if err := r.poll(ctx, s.p); err != nil {
+			return nil, err
+		}
+		if s.until < 0 {
+			s.until = s.p.high // of a page that was fetched behind END
+		}
+	}
+}
+
+// missing judges records that did not come although their partition was read
+// far enough.
+func (r *Reader) missing(s *taking) error {
+	if s.p.compact {
+		s.left = 0
+		return nil // a newer record of the key is there, or will be
+	}
+	e := &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, LSN: r.end.Commit,
+		Err:  fmt.Errorf("%d records of the transaction are missing in %s [%d]", s.left, s.p.topic.name, s.p.n),
+		Hint: "the topic was changed by somebody else: start over from a new first load, `millrace bootstrap --restart-snapshot --yes`, at both ends"}
+	if s.p.first > s.p.used {
+		e.Err = fmt.Errorf("history expired: %s [%d] begins at offset %d, and the transaction's records were before", s.p.topic.name, s.p.n, s.p.first)
+		e.Hint = "start over from a new first load at both ends; raise destination.kafka.retention of the job that writes, or read more often"
+	}
+	return e
+}
+
+// putBack undoes what first has taken last.
+func (r *Reader) putBack(rec *kgo.Record) {
+	for _, s := range r.sources {
+		if s.p.topic.name == rec.Topic && s.p.n == rec.Partition {
+			s.p.queue = slices.Insert(s.p.queue, 0, rec)
+			n := recordMemory(rec)
+			s.p.bytes += n
+			r.held += n
+			s.left++
+			return
+		}
+	}
+}
