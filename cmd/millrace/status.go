@@ -88,13 +88,11 @@ func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
 		}
 	}
 	st := recordStatus(j, cp, rt, alive)
-	st.Destination.Server = known(s.target.Redacted())
+	st.Destination.Server = known(s.destinationServer())
+	st.Destination.Kind = s.kind()
 	if s.source != nil {
 		addSource(ctx, s, st, j, cp)
 	}
-	st.Destination.Server = known(s.destinationServer())
-	st.Destination.Kind = s.kind()
-	addSource(ctx, s, st, j, cp)
 	return st, nil
 }
 
