@@ -44,8 +44,8 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		Endpoint: r.source, Slot: j.Slot, Publication: j.Publication, Match: r.patterns.Match,
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, Recorded: r.recorded, OnShape: r.newShape,
-		Spool: e.spool, TwoPhase: func() bool { return e.sink.TwoPhase() }, LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
-		Spool: e.captureSpool(r),
+		Spool: e.captureSpool(r), TwoPhase: func() bool { return e.sink != nil && e.sink.TwoPhase() },
+		LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
 	})
 	o := r.relayOptions()
 	if r.kafka != nil {
