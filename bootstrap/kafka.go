@@ -324,7 +324,7 @@ func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *s
 		}
 	}
 	if failed != nil {
-		<-read
+		_ = <-read // it was ended by the cancel
 		return failed
 	}
 	if err := <-read; err != nil {
