@@ -324,12 +324,19 @@ func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *s
 		}
 	}
 	if failed != nil {
-		_ = <-read // it was ended by the cancel
-		return failed
+		return errors.Join(failed, ended(<-read))
 	}
 	if err := <-read; err != nil {
 		return err
 	}
 	l.log.Info("read the table", "table", t.Rel.Name, "rows", mark.Rows)
 	return nil
+}
+
+// ended leaves out what a cancelled read says.
+func ended(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
