@@ -100,3 +100,25 @@ func TestNothingUnwanted(t *testing.T) {
 		}
 	})
 }
+
+// TestDecisions: every decision has a number of its own, the same in its file's
+// name and its heading.
+func TestDecisions(t *testing.T) {
+	files, err := filepath.Glob("docs/adr/0*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatal(len(files), err)
+	}
+	for i, file := range files {
+		number := filepath.Base(file)[:4]
+		if i > 0 && filepath.Base(files[i-1])[:4] == number {
+			t.Errorf("%s has the number of %s", file, files[i-1])
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "# " + strings.TrimLeft(number, "0") + ". "; !strings.HasPrefix(string(text), want) {
+			t.Errorf("%s does not begin with %q", file, want)
+		}
+	}
+}
