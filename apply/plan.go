@@ -45,27 +45,20 @@ func (x *router) askAgain(ctx context.Context, r *route) (*route, error) {
 		return nil, err
 	}
 	r.since = 0
-	searched := r.to.searched
-	r.to.searched = nil
-	_, err := x.conn.Exec(ctx, "SET lock_timeout = '"+askLockLimit+"'")
-	if err == nil {
-		err = x.explain(ctx, []probe{{r.to, r.index}})
-	}
-	if err != nil {
-		r.to.searched = searched
-		if session.SQLState(err) != lockNotAvailable {
-			return nil, session.Wrap("apply", millrace.PeerDestination, err)
-		}
-	}
-	if _, err := x.conn.Exec(ctx, "SET lock_timeout = 0"); err != nil {
-		return nil, session.Wrap("apply", millrace.PeerDestination, err)
-	}
 	now, err := newRoute(r.rel, r.to)
-	if err == nil {
-		err = x.judge(ctx, now)
-	}
 	if err != nil {
 		return nil, err
+	}
+	searched := r.to.searched
+	r.to.searched = nil
+	locked, err := x.ask(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	if locked {
+		r.to.searched = searched
+		r.askAfter = min(2*r.askAfter, askMost)
+		return r, nil
 	}
 	if now.askAfter > 0 && now.sets == r.sets {
 		r.askAfter = min(2*r.askAfter, askMost)
@@ -74,6 +67,29 @@ func (x *router) askAgain(ctx context.Context, r *route) (*route, error) {
 	x.log.Debug("the planner was asked again", "table", r.to.Name, "sets", now.sets)
 	x.routes[r.rel] = now
 	return now, nil
+}
+
+// ask asks the planner about a route with sets, unless it is known to search the
+// index, and decides. It does not wait long for a table that is locked: the
+// transaction that has the lock may be our own, which goes on only once we are back.
+func (x *router) ask(ctx context.Context, r *route) (locked bool, err error) {
+	if r.to.searched[r.index.OID] {
+		return false, nil
+	}
+	if _, err := x.conn.Exec(ctx, "SET lock_timeout = '"+askLockLimit+"'"); err != nil {
+		return false, session.Wrap("apply", millrace.PeerDestination, err)
+	}
+	if err = x.explain(ctx, []probe{{r.to, r.index}}); err == nil {
+		err = x.judge(ctx, r)
+	}
+	if _, also := x.conn.Exec(ctx, "SET lock_timeout = 0"); also != nil {
+		return false, session.Wrap("apply", millrace.PeerDestination, also)
+	}
+	if session.SQLState(err) == lockNotAvailable {
+		r.askAfter = askFirst
+		return true, nil
+	}
+	return false, err
 }
 
 const lockNotAvailable = "55P03"

@@ -3,6 +3,9 @@ package apply
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
 )
 
 // TestTablesThatWereEmpty: statistics of an empty table make the planner read it
@@ -54,4 +57,42 @@ func TestPlanChangesItsMind(t *testing.T) {
 		t.Errorf("%d changes went row by row", st.RowRows-before)
 	}
 	p.same(t)
+}
+
+// TestAskedWhileLocked: the planner is to be asked again about a table that our own
+// open transaction has truncated. Nobody may wait for the lock then: it is given
+// back only once the rest of the transaction has come.
+func TestAskedWhileLocked(t *testing.T) {
+	p := newPair(t, true, "CREATE TABLE a (id int PRIMARY KEY, v int)")
+	p.dst.SQL(t, "ANALYZE")
+	s := p.open(t)
+	write(t, s, p.change(t, "INSERT INTO a SELECT g, 0 FROM generate_series(1, 20) g"))
+	txns := p.change(t, "BEGIN; TRUNCATE a; INSERT INTO a SELECT g, 0 FROM generate_series(1, 900) g; COMMIT")
+	writeParts(t, s, split(txns[0], 300))
+	p.same(t)
+}
+
+// writeParts gives the parts of a transaction to the sink, the second once the first is
+// being executed, and waits until they are durable.
+func writeParts(t *testing.T, s *Sink, parts []*millrace.Txn) {
+	t.Helper()
+	for _, part := range parts {
+		written := make(chan error, 1)
+		go func() { written <- s.Write(t.Context(), part) }()
+		select {
+		case err := <-written:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(15 * time.Second):
+			t.Fatalf("part %d waits for a lock of the transaction that it belongs to", part.Part)
+		}
+		for w := s.w.Load(); part.Part == 0 && !w.open.Load(); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	s.Flush()
+	if _, err := s.Durable(t.Context(), parts[0].End-1); err != nil {
+		t.Fatal(err)
+	}
 }

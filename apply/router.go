@@ -211,10 +211,8 @@ func (x *router) newRoute(ctx context.Context, rel *millrace.Relation) (*route, 
 	if err != nil || !r.sets {
 		return r, err
 	}
-	if err := x.explain(ctx, []probe{{to, r.index}}); err != nil {
-		return nil, err
-	}
-	return r, x.judge(ctx, r)
+	_, err = x.ask(ctx, r)
+	return r, err
 }
 
 // typeName names the type of a column as it is declared at the source. Built-in
