@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/millrace/millrace"
 )
@@ -37,7 +38,8 @@ func (t *Txn) Read() (*Reader, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	r := &Reader{txn: t, last: t.buf}
+	// A copy: the buffer may be written out and given to another transaction.
+	r := &Reader{txn: t, last: slices.Clone(t.buf)}
 	if len(t.runs) == 0 {
 		return r, nil
 	}

@@ -461,3 +461,69 @@ func BenchmarkSpool(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/rows, "ns/row")
 }
+
+// TestReadWhileOthersFill: the buffer of a transaction that is being read is wanted
+// for others, as when the source takes open transactions while the destination reads
+// one back.
+func TestReadWhileOthersFill(t *testing.T) {
+	s := open(t, Options{})
+	record := func(of int) []byte { return bytes.Repeat([]byte{byte(of)}, 1000) }
+	txn := s.Begin()
+	for range 100 { // the fullest of all
+		if err := txn.Append(1, record(255)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for try := range 2 {
+		r, err := txn.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 * maxBuffers {
+			if err := s.Begin().Append(1, record(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		for ; ; n++ {
+			rec, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil || !bytes.Equal(rec.Data, record(255)) {
+				t.Fatalf("try %d, record %d is another's: %x… (%v)", try, n, rec.Data[:2], err)
+			}
+		}
+		if err := r.Close(); err != nil || n != 100 {
+			t.Fatalf("%d records, %v", n, err)
+		}
+	}
+}
+
+// TestLimitMetForAnother: what could not be written of a transaction, to make room
+// for another one, is not missing without an error.
+func TestLimitMetForAnother(t *testing.T) {
+	s := open(t, Options{Limit: 1000})
+	noise := make([]byte, 100<<10)
+	for i := range noise {
+		noise[i] = byte(rand.IntN(256))
+	}
+	txn := s.Begin()
+	if err := txn.Append(1, noise); err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	for range maxBuffers {
+		failed = errors.Join(failed, s.Begin().Append(1, noise[:10]))
+	}
+	if failed == nil {
+		t.Fatal("nothing had to be written: this tests nothing")
+	}
+	r, err := txn.Read()
+	if err != nil {
+		return
+	}
+	if _, err := r.Next(); err != nil {
+		t.Errorf("the record is gone, and reading the transaction says: %v", err)
+	}
+}

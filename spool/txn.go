@@ -96,6 +96,9 @@ func (t *Txn) flush() error {
 		t.highest = max(t.highest, sub)
 	}
 	err := t.write(wholeRecords, t.buf, r)
+	if err != nil {
+		t.err = err // the records are gone, also if the room was wanted for another transaction
+	}
 	t.spool.unbuffer(t)
 	return err
 }
