@@ -225,12 +225,14 @@ func (q *queue) next(done *batch) *batch {
 }
 
 // wait gives the executor the next batch once there is one; nil means that ctx
-// has ended, or that the executor is to look at other things.
-func (q *queue) wait(ctx context.Context, other <-chan struct{}) *batch {
+// has ended, or that the executor is to look at other things. calm gets a token once
+// the executor counts as idle, so that whoever it wakes finds it so.
+func (q *queue) wait(ctx context.Context, other, calm chan struct{}) *batch {
 	q.mu.Lock()
 	q.idle = true
 	q.dispatch(time.Now())
 	q.mu.Unlock()
+	notify(calm)
 	select {
 	case b := <-q.ready:
 		return b
@@ -242,6 +244,7 @@ func (q *queue) wait(ctx context.Context, other <-chan struct{}) *batch {
 	q.idle = false
 	select {
 	case b := <-q.ready: // handed over meanwhile
+		notify(other) // to be looked at behind it
 		return b
 	default:
 		return nil

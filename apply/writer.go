@@ -224,8 +224,7 @@ func (w *writer) execute() {
 				return
 			}
 			notify(w.syncer.drained)
-			notify(w.calm)
-			b = w.q.wait(w.ctx, w.abandon)
+			b = w.q.wait(w.ctx, w.abandon, w.calm)
 		}
 		switch {
 		case w.ctx.Err() != nil:
@@ -240,7 +239,6 @@ func (w *writer) execute() {
 			}
 			w.open.Store(false)
 			w.q.outside()
-			notify(w.calm)
 			continue
 		}
 		err := w.exec.execute(w.ctx, b)
