@@ -248,3 +248,37 @@ func ended(t testing.TB, c interface{ Close(context.Context) error }) {
 		t.Errorf("close: %v", err)
 	}
 }
+
+// TestAckAheadOfTheServer: what a destination holds may be far ahead of where the
+// server begins to read its log anew. Told of it at once, the slot would let go of the
+// log that its own walsender is still to read.
+func TestAckAheadOfTheServer(t *testing.T) {
+	pg := rig.Start(t, 18, "min_wal_size=32MB", "max_wal_size=32MB", "autovacuum=off")
+	db := streamed(t, pg, 0)
+	db.SQL(t, "INSERT INTO t SELECT g, repeat(md5(g::text), 30) FROM generate_series(1, 60000) g") // 4 segments
+	db.SQL(t, "INSERT INTO t VALUES (0)")
+	db.SQL(t, "SELECT pg_switch_wal(); SELECT pg_log_standby_snapshot(); INSERT INTO t VALUES (-1); SELECT pg_log_standby_snapshot()")
+	db.SQL(t, "INSERT INTO t VALUES (-2)")
+	s := startStream(t, db, options(db.Name))
+	last := commits(t, s, 4) // all of it was read once, and nothing acknowledged
+	ended(t, s)
+
+	s = startStream(t, db, options(db.Name))
+	defer func() { _ = s.Close(context.Background()) }()
+	s.Ack(last)
+	rig.Linger(t, 500*time.Millisecond, "it is reported, if it is")
+	db.SQL(t, "SELECT pg_switch_wal()")
+	db.SQL(t, "CHECKPOINT")
+	db.SQL(t, "CHECKPOINT")
+	if got := commits(t, s, 4); got != last {
+		t.Errorf("the last commit ends at %v, not %v", got, last)
+	}
+	for started := time.Now(); confirmed(t, db) != last.String(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(started) > 20*time.Second {
+			t.Fatalf("the slot is at %s, not at %v", confirmed(t, db), last)
+		}
+		if _, err := s.Receive(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

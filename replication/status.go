@@ -87,7 +87,7 @@ func (s *Stream) write() {
 				s.ask.Store(false)
 				asked = now
 			}
-			reported = s.acked.Load()
+			reported = s.flushed()
 			if err := s.send(reported, ask); err != nil {
 				s.fail(err)
 				return
@@ -112,6 +112,12 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
+// flushed is what is reported as durable: what was acknowledged, but nothing that the
+// server has not reached. After a start it reads its log anew from before what the
+// destination holds, and would let go of what it is still to read: the slot may
+// remember from former streams where it could go on then.
+func (s *Stream) flushed() uint64 { return min(s.acked.Load(), s.received.Load()) }
+
 // send writes one status update.
 func (s *Stream) send(acked uint64, ask bool) error {
 	const size = 1 + 8 + 8 + 8 + 8 + 1
@@ -119,9 +125,9 @@ func (s *Stream) send(acked uint64, ask bool) error {
 	b[0] = 'd'
 	binary.BigEndian.PutUint32(b[1:], 4+size)
 	b[5] = 'r'
-	binary.BigEndian.PutUint64(b[6:], max(s.received.Load(), acked)) // written
-	binary.BigEndian.PutUint64(b[14:], acked)                        // flushed; 0 says nothing
-	binary.BigEndian.PutUint64(b[22:], acked)                        // applied
+	binary.BigEndian.PutUint64(b[6:], s.received.Load()) // written
+	binary.BigEndian.PutUint64(b[14:], acked)            // flushed; 0 says nothing
+	binary.BigEndian.PutUint64(b[22:], acked)            // applied
 	binary.BigEndian.PutUint64(b[30:], uint64(time.Now().UnixMicro()-epoch))
 	if ask {
 		b[38] = 1
@@ -175,7 +181,7 @@ func (s *Stream) leave(ctx context.Context) error {
 	}
 	unwatch := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
 	defer unwatch()
-	if err := s.send(s.acked.Load(), false); err != nil {
+	if err := s.send(s.flushed(), false); err != nil {
 		return err
 	}
 	if _, err := s.conn.Write([]byte{'X', 0, 0, 0, 4}); err != nil { // Terminate

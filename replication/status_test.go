@@ -120,6 +120,7 @@ func TestStatusWithoutReader(t *testing.T) {
 func TestAckGoesOutAtOnceWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := serve(t, time.Minute)
+		s.advance(100) // the server is that far
 		defer closeStream(t, s)
 		time.Sleep(500 * time.Millisecond)
 		f.all()
@@ -134,6 +135,7 @@ func TestAckGoesOutAtOnceWhenIdle(t *testing.T) {
 func TestAcksAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := serve(t, time.Minute)
+		s.advance(1 << 20) // the server is that far
 		defer closeStream(t, s)
 		time.Sleep(500 * time.Millisecond)
 		f.all()
@@ -156,6 +158,7 @@ func TestAcksAreCoalesced(t *testing.T) {
 func TestAckNeverFalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := serve(t, time.Minute)
+		s.advance(1 << 20) // the server is that far
 		defer closeStream(t, s)
 		s.Ack(200)
 		s.Ack(100)
@@ -240,6 +243,7 @@ func TestServerIsAskedNowAndThen(t *testing.T) {
 func TestCloseReportsTheLastAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := serve(t, time.Minute)
+		s.advance(1 << 20) // the server is that far
 		s.Ack(1)
 		synctest.Wait()
 		s.Ack(2) // coalesced, so not sent yet
