@@ -230,14 +230,14 @@ func (s *sender) send(ctx context.Context, r *route, g *group, op millrace.Op, r
 		if err := s.room(ctx); err != nil {
 			return err
 		}
-		// An INSERT into a plain table without triggers affects all its rows or
-		// raises by itself.
-		st, atServer := g.stmt, s.atServer && (op != millrace.Insert || r.to.Kind != 'r')
-		if atServer {
+		// INSERTs as well: a trigger or rule that came since the table was described
+		// can suppress rows.
+		st := g.stmt
+		if s.atServer {
 			st = st.counted()
 		}
 		n := s.statement(r, g, st, from, rowOf)
-		if atServer {
+		if s.atServer {
 			s.countParam(n)
 			s.executeCounted(int64(n), &setRef{to: r.to, op: op})
 		} else {

@@ -276,3 +276,15 @@ func (p *pair) oid(t *testing.T, table string) uint32 {
 	t.Fatalf("no relation %s", table)
 	return 0
 }
+
+// TestSuppressedSinceItWasDescribed: a trigger that came while the job ran suppresses a
+// row. It is found before the transaction counts.
+func TestSuppressedSinceItWasDescribed(t *testing.T) {
+	p := newPair(t, true, "CREATE TABLE a (id int PRIMARY KEY, v int)")
+	s := p.open(t)
+	write(t, s, p.change(t, "INSERT INTO a VALUES (1, 0)"))
+	p.dst.SQL(t, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE TRIGGER no BEFORE INSERT ON a FOR EACH ROW EXECUTE FUNCTION no(); ALTER TABLE a ENABLE ALWAYS TRIGGER no`)
+	stops(t, p, s, p.change(t, "UPDATE a SET v = 1; INSERT INTO a VALUES (2, 0)"), 1, `DROP TRIGGER no ON a`)
+	p.same(t)
+}
