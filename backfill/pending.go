@@ -27,6 +27,7 @@ type pending struct {
 
 	// Of a table that is read in one piece:
 	pieces chan *snapshot.Rows
+	begun  bool // the stream waits for its pieces
 	part   int
 }
 
@@ -107,6 +108,9 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 
 // piece gives the next part of a table that is read in one piece.
 func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
+	if !p.begun && !s.beginPieces(p) {
+		return nil, nil
+	}
 	var rows *snapshot.Rows
 	select {
 	case rows = <-p.pieces:
@@ -141,6 +145,20 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	l.forget(s.passed)
 	t.Marks = map[millrace.TableName]millrace.Mark{l.name: l.mark()}
 	return t, nil
+}
+
+// beginPieces has the stream wait from here on. What came of it since the table was
+// ready to be read, such as the rest of a large transaction, can have made the
+// snapshot useless.
+func (s *Source) beginPieces(p *pending) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.begun = !p.void
+	if p.void {
+		s.whole = nil
+	}
+	p.taken <- p.begun
+	return p.begun
 }
 
 // within leaves those changes whose key is not behind the chunk's last one.

@@ -271,7 +271,7 @@ func (s *Source) wakeable(ctx context.Context) context.Context {
 
 // dueLocked tells whether there is something else to give away than the stream.
 func (s *Source) dueLocked() bool {
-	return len(s.ready) > 0 || s.err != nil || s.whole != nil && s.whole.part == 0 ||
+	return len(s.ready) > 0 || s.err != nil || s.whole != nil && !s.whole.begun ||
 		slices.ContainsFunc(s.order, func(l *load) bool { return l.emptying })
 }
 

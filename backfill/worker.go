@@ -306,6 +306,14 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 		s.wakeLocked()
 	}
 	s.mu.Unlock()
+	if !void {
+		select {
+		case used := <-p.taken:
+			void = !used
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	if void {
 		return r.Abandon(ctx)
 	}
