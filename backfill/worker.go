@@ -334,8 +334,9 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 	return r.Abandon(ctx)
 }
 
-// rewritten describes a table anew that has another file now. What was read of it
-// is not to be trusted, since a rewrite is not in the stream: it is emptied.
+// rewritten describes a table anew that has other columns, another name or another
+// file now. With another file what was read of it is not to be trusted, since a
+// rewrite is not in the stream: it is emptied.
 func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load) error {
 	table, err := snapshot.DescribeChunks(ctx, r.Conn(), l.oid, !s.text.Load())
 	if err != nil {
@@ -343,7 +344,7 @@ func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.file != 0 && l.table.Shape != table.Shape {
+	if l.file != 0 && l.file != table.Filenode && l.table.Shape != table.Shape {
 		return &millrace.Error{Kind: millrace.KindData, Op: "load", Peer: millrace.PeerSource, Table: l.name,
 			Err: errors.New("its columns were changed and it was rewritten while it was loaded"), Hint: "read it again with millrace table resnapshot"}
 	}

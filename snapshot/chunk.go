@@ -116,8 +116,8 @@ func (r *ChunkReader) Conn() *pgx.Conn { return r.conn }
 // Close ends the session, without waiting for a server that may be gone.
 func (r *ChunkReader) Close() { closeNow(r.conn) }
 
-// ErrRewritten says that a table has other columns or another file than when it
-// was described: describe it anew.
+// ErrRewritten says that a table has another name, other columns or another file
+// than when it was described: describe it anew.
 var ErrRewritten = errors.New("the table has changed since it was described")
 
 // View is what a chunk is read in: a snapshot, and a position of the source's log
@@ -127,13 +127,23 @@ type View struct {
 	Upto millrace.LSN
 }
 
+// viewSQL reads the snapshot, and whether the table that is locked by its name is
+// still the one that was described, with the same file and columns (catalog.ShapeOf).
+const viewSQL = `
+SELECT pg_catalog.pg_current_snapshot()::text, COALESCE(pg_catalog.pg_relation_filenode($1), 0)::int8,
+       pg_catalog.pg_is_in_recovery(), COALESCE(pg_catalog.to_regclass($2)::pg_catalog.oid = $1, false),
+       COALESCE((SELECT pg_catalog.string_agg('"' || pg_catalog.replace(a.attname::text, '"', '""') || '":' || a.atttypid::int8 || ':' || a.atttypmod, ' ' ORDER BY a.attnum)
+                   FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), '')`
+
 // Begin starts a transaction, locks the table against a change of its
 // definition, and only then takes the snapshot, so that no rewrite can come
 // between the two.
 func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	var v View
-	var text string
+	var text, shape string
 	var filenode uint32
+	var standby, same bool
 	begin := fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = %d; `+
 		`LOCK TABLE ONLY %s IN ACCESS SHARE MODE; SET LOCAL lock_timeout = 0; SET LOCAL enable_sort = off; `+
 		`SET LOCAL enable_seqscan = off; SET LOCAL max_parallel_workers_per_gather = 0`, lockWait.Milliseconds(), t.Rel.Name.SQL())
@@ -142,13 +152,17 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 		err = t.Key.findOperators(ctx, r.conn, "LOCAL")
 	}
 	if err == nil {
-		err = r.conn.QueryRow(ctx, `SELECT pg_catalog.pg_current_snapshot()::text, COALESCE(pg_catalog.pg_relation_filenode($1), 0)::int8`,
-			t.Rel.OID).Scan(&text, &filenode)
+		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &standby, &same, &shape)
 	}
 	if err != nil {
 		return v, r.wrap(t, err)
 	}
-	if filenode != t.Filenode {
+	if standby {
+		return v, &millrace.Error{Kind: millrace.KindRetry, Op: "read a chunk", Peer: millrace.PeerSource, Table: t.Rel.Name, Condition: "source_unreachable",
+			Err:  errors.New("this server is a standby, whose snapshots do not say what they see"),
+			Hint: "target_session_attrs=read-write in the source's connection string finds the primary"}
+	}
+	if filenode != t.Filenode || !same || shape != t.Shape {
 		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
 	}
 	if v.Visibility, err = ParseVisibility(text); err != nil {

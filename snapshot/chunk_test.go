@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -168,6 +169,47 @@ func TestSees(t *testing.T) {
 	for _, bad := range []string{"", "1:2", "2:1:", "1:2:x", "1:2:3:4"} {
 		if _, err := ParseVisibility(bad); err == nil {
 			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+// TestChunkOfAnotherTable: what was described does not stay as it was while chunks
+// are read, and not all changes of it give it another file.
+func TestChunkOfAnotherTable(t *testing.T) {
+	db := rig.Shared(t, 18).NewDB(t)
+	db.Script(t, `CREATE TABLE a (k int PRIMARY KEY, "v""x" numeric(8, 2), g int GENERATED ALWAYS AS (k + 1) STORED, gone text);
+		ALTER TABLE a DROP COLUMN gone; CREATE TABLE other (LIKE a INCLUDING ALL)`)
+	r, err := NewChunkReader(t.Context(), session.Static(millrace.PeerSource, db.URL(), "test"), NewLimiter(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var oid uint32
+	if err := r.Conn().QueryRow(t.Context(), "SELECT 'public.a'::regclass::oid").Scan(&oid); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []string{
+		"SELECT 1", // none
+		"ALTER TABLE a ADD COLUMN c int DEFAULT 5",
+		`ALTER TABLE a RENAME COLUMN "v""x" TO w`,
+		"ALTER TABLE a RENAME TO was; ALTER TABLE other RENAME TO a",
+	} {
+		table, err := DescribeChunks(t.Context(), r.Conn(), oid, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, begin := range []string{"", change} {
+			if begin != "" {
+				db.Script(t, change)
+			}
+			want := begin != "" && change != "SELECT 1"
+			_, err := r.Begin(t.Context(), table)
+			if errors.Is(err, ErrRewritten) != want || err != nil && !want {
+				t.Errorf("%s: %v, noticed should be %v", change, err, want)
+			}
+			if err := r.Abandon(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
