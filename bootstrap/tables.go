@@ -241,6 +241,9 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 		return nil, err
 	}
 	return names, l.inRecord(ctx, "read tables again", func(tx pgx.Tx) error {
+		if err := record.RaiseSetAlone(ctx, tx, l.Job); err != nil {
+			return err
+		}
 		for _, t := range pairs {
 			s := t.Source
 			if err := record.UpdateTable(ctx, tx, l.Job, record.Table{OID: s.OID, Name: s.Name, TargetOID: t.Target.OID,
@@ -251,7 +254,7 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 				return err
 			}
 		}
-		return record.RaiseSet(ctx, tx, l.Job)
+		return nil
 	})
 }
 

@@ -134,3 +134,13 @@ func DropTable(ctx context.Context, db DB, job string, oid uint32) error {
 func RaiseSet(ctx context.Context, db DB, job string) error {
 	return update(ctx, db, "change the set of tables", job, `UPDATE millrace.job_state SET table_set = table_set + 1 WHERE job = $1`)
 }
+
+// RaiseSetAlone is RaiseSet for what must not be undone by a mark that whoever
+// streams is about to write: until the end of the transaction nobody writes for the
+// job, and whoever did starts anew with the marks as they are then.
+func RaiseSetAlone(ctx context.Context, tx pgx.Tx, job string) error {
+	if err := RaiseSet(ctx, tx, job); err != nil { // Claim waits for it
+		return err
+	}
+	return EndWriters(ctx, tx, job)
+}

@@ -193,6 +193,36 @@ func TestCheckpointMovedBeforeTheClaim(t *testing.T) {
 	})
 }
 
+// TestMarkOfARereadBeforeTheClaim: a table is to be read again, which moves nothing but
+// its mark. The source must start with that one.
+func TestMarkOfARereadBeforeTheClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		name := millrace.TableName{Schema: "public", Name: "t"}
+		mark := func(state string) map[millrace.TableName]millrace.Mark {
+			return map[millrace.TableName]millrace.Mark{name: {OID: 1, State: []byte(state)}}
+		}
+		w.cp.Tables = mark("old")
+		claims, started := 0, ""
+		r := start(t, w, func(r *run, _ *Options) {
+			r.source.refuse = func(cp millrace.Checkpoint) error {
+				started = string(cp.Tables[name].State)
+				return nil
+			}
+			r.sink.claim = func() {
+				if claims++; claims == 1 {
+					w.change(func() { w.cp.Tables = mark("anew") })
+				}
+			}
+		})
+		synctest.Wait()
+		if started != "anew" {
+			t.Errorf("the source has started with the mark %q", started)
+		}
+		r.stop(t)
+	})
+}
+
 func TestSlotMovedBetweenOpenAndStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

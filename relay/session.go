@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -112,11 +113,14 @@ func (r *Relay) moved(ctx context.Context, cause error, old millrace.Checkpoint)
 }
 
 // samePosition compares what streaming starts from; a claim raises the epoch. The
-// sequence number tells of marks that were written without a move.
+// sequence number tells of marks that were written without a move; those of a table
+// that is to be read again come without a number.
 func samePosition(a, b millrace.Checkpoint) bool {
 	return a.History == b.History && a.Seq == b.Seq && a.Commit == b.Commit && a.End == b.End && a.Acked == b.Acked &&
-		string(a.Cursor) == string(b.Cursor)
+		string(a.Cursor) == string(b.Cursor) && maps.EqualFunc(a.Tables, b.Tables, sameMark)
 }
+
+func sameMark(a, b millrace.Mark) bool { return a.OID == b.OID && string(a.State) == string(b.State) }
 
 // findGoal asks once per run where the source is.
 func (r *Relay) findGoal(ctx context.Context) error {

@@ -1,0 +1,45 @@
+package record_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+)
+
+// TestMarkOfATableThatIsReadAgain: a load of the table goes on, and is about to
+// commit its next mark, when the table is to be read again from its beginning.
+func TestMarkOfATableThatIsReadAgain(t *testing.T) {
+	url, conn := install(t)
+	create(t, conn)
+	const oid = 16400
+	begin := func(tx pgx.Tx, mark string) error { return record.BeginLoad(t.Context(), tx, "shop", oid, mark) }
+	if err := inTx(t, conn, func(tx pgx.Tx) error { return begin(tx, "") }); err != nil {
+		t.Fatal(err)
+	}
+	streaming := connect(t, url, session.Apply)
+	exec(t, streaming, "BEGIN")
+	if err := inTx(t, conn, func(tx pgx.Tx) error {
+		if err := record.RaiseSetAlone(t.Context(), tx, "shop"); err != nil {
+			return err
+		}
+		return begin(tx, "anew")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r := streaming.PgConn().ExecParams(t.Context(), record.SetMarkSQL,
+		record.MarkArgs("shop", &millrace.Mark{OID: oid, State: []byte("old")}), record.MarkTypes, nil, nil).Read()
+	if _, err := streaming.Exec(t.Context(), "COMMIT"); r.Err == nil && err == nil {
+		t.Error("the running load has written its mark")
+	}
+	j, cp := read(t, conn)
+	if m := cp.Tables[j.Tables[0].Name]; string(m.State) != "anew" && string(cp.Tables[j.Tables[1].Name].State) != "anew" {
+		t.Errorf("the marks are %v", cp.Tables)
+	}
+	if j.Set != 1 {
+		t.Errorf("the number of the set is %d", j.Set)
+	}
+}
