@@ -233,6 +233,10 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 	}
 	l.set = snapshot.Selection{}
 	for _, t := range tables {
+		if t.Adding {
+			return nil, problemError("read tables again", []snapshot.Finding{{Subject: t.Name.String(), Text: "is not added yet",
+				Cure: "millrace table add " + t.Name.String() + " has to be run again if it was interrupted"}})
+		}
 		l.set.Tables = append(l.set.Tables, &catalog.Table{OID: t.OID, Name: t.Name})
 		names = append(names, t.Name)
 	}

@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -116,9 +117,16 @@ func BeginAdding(ctx context.Context, db DB, job string, t Table) error {
 	return wrap("record table "+t.Name.String(), err)
 }
 
-// Added makes a table part of the set.
+// Added makes a table part of the set that BeginAdding has recorded. It fails if
+// somebody else has done that since: the table may hold rows by now.
 func Added(ctx context.Context, db DB, job string, oid uint32) error {
-	return update(ctx, db, "add a table", job, `UPDATE millrace.job_table SET adding = false WHERE job = $1 AND oid = $2`, int64(oid))
+	const op = "add a table"
+	tag, err := db.Exec(ctx, `UPDATE millrace.job_table SET adding = false WHERE job = $1 AND oid = $2 AND adding`, job, int64(oid))
+	if err == nil && tag.RowsAffected() == 0 {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerDestination,
+			Err: errors.New("somebody else has added or dropped one of the tables just now"), Hint: "millrace status lists the tables of the job"}
+	}
+	return wrap(op, err)
 }
 
 // DropTable takes a table out of the set.

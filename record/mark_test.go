@@ -43,3 +43,22 @@ func TestMarkOfATableThatIsReadAgain(t *testing.T) {
 		t.Errorf("the number of the set is %d", j.Set)
 	}
 }
+
+// TestAddedOnce: of two who add the same table at the same time one is told so. The
+// other one's rows may be there already, and must not be loaded a second time.
+func TestAddedOnce(t *testing.T) {
+	_, conn := install(t)
+	create(t, conn)
+	table := record.Table{OID: 16500, Name: millrace.TableName{Schema: "public", Name: "new"}, Shape: "a"}
+	for range 2 {
+		if err := record.BeginAdding(t.Context(), conn, "shop", table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := record.Added(t.Context(), conn, "shop", table.OID); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Added(t.Context(), conn, "shop", table.OID); millrace.KindOf(err) != millrace.KindPreflight {
+		t.Errorf("the second one is told %v", err)
+	}
+}
