@@ -40,6 +40,7 @@ type bed struct {
 	log            *slog.Logger
 	slot           string
 	paused         bool // the loads rest at first
+	text           bool // values come as text
 
 	backfill *Source // of the run
 	stop     context.CancelFunc
@@ -135,6 +136,9 @@ func (b *bed) run(t *testing.T) {
 	}
 	b.backfill = New(opt)
 	b.backfill.paused = b.paused
+	if b.text {
+		b.backfill.UseText()
+	}
 	sink := apply.New(apply.Options{Endpoint: b.target, Job: "shop", Instance: "test", Log: b.log})
 	r := relay.New(relay.Options{Source: b.backfill, Sink: sink, Log: b.log, Backoff: relay.Backoff{Min: 20 * time.Millisecond, Max: time.Second}})
 	ctx, cancel := context.WithCancel(context.Background())

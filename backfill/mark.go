@@ -57,10 +57,49 @@ func newLoad(name millrace.TableName, m millrace.Mark) (*load, error) {
 		return l, nil
 	}
 	if err := l.decode(m.State); err != nil {
-		return nil, &millrace.Error{Kind: millrace.KindData, Op: "read the mark of a load", Peer: millrace.PeerDestination, Table: name,
-			Err: err, Hint: "read the table again with millrace table resnapshot"}
+		return nil, markError(name, err)
 	}
 	return l, nil
+}
+
+func markError(name millrace.TableName, err error) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "read the mark of a load", Peer: millrace.PeerDestination, Table: name,
+		Err: err, Hint: "read the table again with millrace table resnapshot"}
+}
+
+// reform deals with a mark whose keys were read in another form than that in which
+// the stream sends values now. Ranges can still be compared by the server. Holes are
+// known by the bytes of their keys: with one of another form the table is read again.
+func (l *load) reform() error {
+	if l.table.Key == nil {
+		return nil
+	}
+	for _, b := range l.bounds() {
+		same, err := l.table.SameForm(b)
+		if err != nil {
+			return err
+		}
+		if !same {
+			l.asks()
+			break
+		}
+	}
+	for key := range l.holes {
+		same, err := l.table.SameForm([]byte(key))
+		if err != nil {
+			return err
+		}
+		l.emptying = l.emptying || !same
+	}
+	return nil
+}
+
+// asks has keys compared by the server.
+func (l *load) asks() {
+	table, key := *l.table, *l.table.Key
+	key.Native = false
+	table.Key = &key
+	l.table = &table
 }
 
 // The mark as it is stored: JSON, so that people can read it.

@@ -180,6 +180,9 @@ func (s *Source) addLocked(ctx context.Context, conn *pgx.Conn, name millrace.Ta
 	if l.table, err = snapshot.DescribeChunks(ctx, conn, l.oid, !s.text.Load()); err != nil {
 		return err
 	}
+	if err := l.reform(); err != nil {
+		return markError(name, err)
+	}
 	l.forget(s.passed)
 	s.loads[l.oid] = l
 	s.order = append(s.order, l)

@@ -349,6 +349,9 @@ func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load
 			Err: errors.New("its columns were changed and it was rewritten while it was loaded"), Hint: "read it again with millrace table resnapshot"}
 	}
 	l.table = table
+	if err := l.reform(); err != nil {
+		return markError(l.name, err)
+	}
 	if l.file != 0 && l.file != table.Filenode {
 		s.log.Warn("the table has another file: it is read again", "table", l.name)
 		s.startOver(l)
@@ -362,10 +365,7 @@ func (s *Source) misordered(l *load) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.log.Warn("the keys of the table are not in the order of their bytes: it is read again", "table", l.name)
-	table, key := *l.table, *l.table.Key
-	key.Native = false
-	table.Key = &key
-	l.table = &table
+	l.asks()
 	s.startOver(l)
 }
 

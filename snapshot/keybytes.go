@@ -255,3 +255,35 @@ func (k *Key) decodeKey(b []byte) ([]millrace.Value, error) {
 	}
 	return values, nil
 }
+
+// SameForm tells whether the values of a key stand in it as those of rows do that are
+// read now: what was read in another form has other bytes.
+func (t *ChunkTable) SameForm(key []byte) (bool, error) {
+	for i := range t.Key.Columns {
+		c := &t.Key.Columns[i]
+		as := c.kind
+		if as == kindServer {
+			as = c.bare
+		}
+		_, rest, err := cutKey(key, as)
+		if err != nil {
+			return false, err
+		}
+		switch c.kind {
+		case kindServer:
+			form := millrace.Text
+			if t.formats[c.Index] == 1 {
+				form = millrace.Binary
+			}
+			if key[0] != codeBytes || key[1] != byte(form) {
+				return false, nil
+			}
+		case kindDate, kindTime:
+			if key[0] == codeBytes {
+				return false, nil
+			}
+		}
+		key = rest
+	}
+	return true, nil
+}
