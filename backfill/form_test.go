@@ -31,3 +31,26 @@ func TestResumesInAnotherForm(t *testing.T) {
 		b.end()
 	}
 }
+
+// TestResumesWithAnotherKey: the bounds of a mark are keys of other columns than the
+// table has its key over now, or of none.
+func TestResumesWithAnotherKey(t *testing.T) {
+	for _, change := range []string{"ALTER TABLE a DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (v)", "ALTER TABLE a DROP CONSTRAINT a_pkey"} {
+		b := newBed(t, rig.Shared(t, rig.Newest), "CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)",
+			"INSERT INTO a SELECT g, 10000 - g FROM generate_series(1, 3000) g")
+		small(b)
+		b.opt.Rate = 50_000
+		b.run(t)
+		rig.Eventually(t, patience, func() bool {
+			return b.dst.Query(t, "SELECT coalesce(sum(rows), 0) > 0 FROM millrace.chunk") == "t"
+		}, "a part is loaded")
+		b.end()
+		b.src.Script(t, change)
+		b.dst.Script(t, change)
+		b.opt.Rate = 0
+		b.run(t)
+		b.loaded(t)
+		b.same(t, "a")
+		b.end()
+	}
+}

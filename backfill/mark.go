@@ -43,6 +43,7 @@ type load struct {
 
 	segments []segment // ascending; the last one has no end
 	holes    map[string]*hole
+	key      []string // the columns whose values bound the segments
 
 	rows, bytes int64
 	size        int  // of the next chunk, in rows
@@ -67,11 +68,22 @@ func markError(name millrace.TableName, err error) error {
 		Err: err, Hint: "read the table again with millrace table resnapshot"}
 }
 
-// reform deals with a mark whose keys were read in another form than that in which
-// the stream sends values now. Ranges can still be compared by the server. Holes are
-// known by the bytes of their keys: with one of another form the table is read again.
+// reform deals with a mark whose keys are of other columns than the table's key is
+// now, or were read in another form than that in which the stream sends values now.
+// With other columns the table is read again. Of another form, ranges can still be
+// compared by the server; holes are known by the bytes of their keys, and the table is
+// read again.
 func (l *load) reform() error {
-	if l.table.Key == nil {
+	var names []string
+	if k := l.table.Key; k != nil {
+		for i := range k.Columns {
+			names = append(names, k.Columns[i].Name)
+		}
+	}
+	cut := len(l.segments) > 1 || len(l.holes) > 0
+	l.emptying = l.emptying || cut && (names == nil || l.key != nil && !slices.Equal(l.key, names))
+	l.key = names
+	if !cut || l.emptying {
 		return nil
 	}
 	for _, b := range l.bounds() {
@@ -107,6 +119,7 @@ type (
 	markJSON struct {
 		File    uint32      `json:"file,omitempty"`
 		Replace bool        `json:"replace,omitempty"`
+		Key     []string    `json:"key,omitempty"` // columns
 		Ranges  []rangeJSON `json:"ranges"`
 		Holes   []rangeJSON `json:"holes,omitempty"`
 	}
@@ -150,7 +163,7 @@ const ReplaceMark = `{"replace":true,"ranges":[{"state":"unread"}]}`
 
 // mark gives the state to be stored.
 func (l *load) mark() millrace.Mark {
-	m := markJSON{File: l.file, Replace: l.replace}
+	m := markJSON{File: l.file, Replace: l.replace, Key: l.key}
 	for i := range l.segments {
 		s := &l.segments[i]
 		m.Ranges = append(m.Ranges, encodeRange(s.upto, s.state, s.view))
@@ -170,7 +183,7 @@ func (l *load) decode(text []byte) error {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
-	l.file, l.replace = m.File, m.Replace
+	l.file, l.replace, l.key = m.File, m.Replace, m.Key
 	for i := range m.Ranges {
 		key, v, err := m.Ranges[i].decode()
 		if err != nil {
