@@ -36,13 +36,15 @@ func DoneArgs(job string, m *millrace.Mark) [][]byte {
 	return [][]byte{[]byte(job), decimal(int64(m.OID)), decimal(m.Rows), decimal(m.Bytes)}
 }
 
-// Marks gives the marks of the tables that are being loaded beside the stream.
+// Marks gives the marks of the tables that are being loaded beside the stream. One of
+// a table that is only about to be added is what a load before it was dropped has
+// left behind.
 func Marks(ctx context.Context, q Querier, job string) (map[millrace.TableName]millrace.Mark, error) {
 	const op = "read the marks of the load"
 	rows, err := q.Query(ctx, `
 		SELECT t.schema_name, t.table_name, c.oid, c.mark, c.rows, c.bytes
 		  FROM millrace.chunk c JOIN millrace.job_table t ON t.job = c.job AND t.oid = c.oid
-		 WHERE c.job = $1 AND c.part = -1`, job)
+		 WHERE c.job = $1 AND c.part = -1 AND NOT t.adding`, job)
 	if err != nil {
 		return nil, wrap(op, err)
 	}

@@ -55,6 +55,14 @@ func TestAddedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A stream that has not noticed yet that the table was dropped before leaves its mark.
+	if r := conn.PgConn().ExecParams(t.Context(), record.SetMarkSQL, record.MarkArgs("shop", &millrace.Mark{OID: table.OID, State: []byte("old")}),
+		record.MarkTypes, nil, nil).Read(); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	if _, cp := read(t, conn); len(cp.Tables) != 0 {
+		t.Errorf("marks of a table that is not added yet: %v", cp.Tables)
+	}
 	if err := record.Added(t.Context(), conn, "shop", table.OID); err != nil {
 		t.Fatal(err)
 	}
