@@ -33,6 +33,9 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 	if err := l.openJob(ctx, "add tables"); err != nil {
 		return nil, err
 	}
+	if err := l.refuseTwoPhase(ctx, "add tables"); err != nil {
+		return nil, err
+	}
 	if err := l.selectNew(ctx); err != nil {
 		return nil, err
 	}
@@ -112,6 +115,18 @@ func (l *load) openJob(ctx context.Context, op string) (err error) {
 			Err: fmt.Errorf("publication %s does not exist", l.job.Publication), Hint: restartHint}
 	}
 	return session.Wrap("read publication "+l.job.Publication, millrace.PeerSource, err)
+}
+
+// refuseTwoPhase refuses what no run could take up: it would stop there, and only
+// dropping the table again or a new first load would help.
+func (l *load) refuseTwoPhase(ctx context.Context, op string) error {
+	slot, err := catalog.ReadSlot(ctx, l.source, l.job.Slot)
+	if err != nil || slot == nil || !slot.TwoPhase {
+		return session.Wrap("read slot "+l.job.Slot, millrace.PeerSource, err)
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
+		Err:  fmt.Errorf("tables are loaded beside the stream, which is not available in this version while replication slot %s has two-phase commit", l.job.Slot),
+		Hint: restartHint}
 }
 
 // selectNew chooses the tables that the patterns match and that the job has not.
@@ -225,6 +240,9 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 	l := newRun(o)
 	defer l.close()
 	if err := l.openJob(ctx, "read tables again"); err != nil {
+		return nil, err
+	}
+	if err := l.refuseTwoPhase(ctx, "read tables again"); err != nil {
 		return nil, err
 	}
 	tables, err := l.chosen("read tables again")

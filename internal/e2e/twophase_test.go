@@ -209,6 +209,12 @@ func TestCleanupOfPrepared(t *testing.T) {
 	p := running(t, plan{source: source, target: target, schema: twoTables, options: twoPhase})
 	p.prepare(t, "a", "INSERT INTO t VALUES (1)")
 	p.awaitPrepared(t, "1")
+	// No run could take the load up that this asks for.
+	if r := p.Run(t, "table", "resnapshot", "public.t"); r.Code == blackbox.Done || !strings.Contains(r.Stderr, "two-phase commit") {
+		t.Errorf("table resnapshot: %+v", r)
+	}
+	p.source.SQL(t, "INSERT INTO u VALUES (1)")
+	p.sync(t)
 	p.Stop(t)
 	if r := p.Run(t, "cleanup", "--dry-run"); !strings.Contains(r.Stdout, "would roll back prepared transaction millrace_"+p.Name) || p.prepared(t) != "1" {
 		t.Errorf("dry run: %+v", r)
