@@ -390,9 +390,17 @@ func (s *Source) chunk(ctx context.Context) (*millrace.Txn, error) {
 // the stream waits for them.
 const mostHoles = 256
 
+// stalledLocked counts those holes only that are to be read: the others go when the
+// stream goes on.
 func (s *Source) stalledLocked() bool {
 	for _, l := range s.order {
-		if len(l.holes) > mostHoles && !l.allRead() {
+		n := 0
+		for _, h := range l.holes {
+			if h.state == unread {
+				n++
+			}
+		}
+		if n > mostHoles {
 			return true
 		}
 	}

@@ -1,0 +1,30 @@
+package backfill
+
+import (
+	"testing"
+
+	"github.com/millrace/millrace/internal/rig"
+)
+
+// TestManyHoles: one transaction gives more rows a key in what is read, without their
+// large values, than may wait to be read on their own. The stream waits until they
+// are, and not until it has passed what they show.
+func TestManyHoles(t *testing.T) {
+	b := newBed(t, rig.Shared(t, rig.Newest), "CREATE TABLE a (id int PRIMARY KEY, big text); ALTER TABLE a ALTER big SET STORAGE EXTERNAL",
+		"INSERT INTO a SELECT g, CASE WHEN g > 2500 THEN repeat('x', 3000) END FROM generate_series(1, 3000) g")
+	small(b)
+	b.opt.Rate = 50_000
+	b.run(t)
+	rig.Eventually(t, patience, func() bool {
+		return b.dst.Query(t, "SELECT coalesce(sum(rows), 0) > 0 FROM millrace.chunk") == "t"
+	}, "a part is loaded")
+	b.src.SQL(t, "UPDATE a SET id = -id WHERE id > 2700")
+	rig.Eventually(t, patience, func() bool {
+		return b.dst.Query(t, "SELECT mark LIKE '%holes%' FROM millrace.chunk") == "t"
+	}, "there are holes")
+	b.end()
+	b.opt.Rate = 0
+	b.run(t)
+	b.loaded(t)
+	b.same(t, "a")
+}
