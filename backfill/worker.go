@@ -188,6 +188,11 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 		}
 		return err
 	}
+	if p.view.Standby { // the connection string names several servers
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "read a chunk", Peer: millrace.PeerSource, Table: table.Rel.Name,
+			Err:  errors.New("this server is a standby, whose snapshots do not say what they see"),
+			Hint: "target_session_attrs=read-write in the source's connection string finds the primary"}
+	}
 	if s.file(p.load) != table.Filenode {
 		return errors.Join((*r).Abandon(ctx), s.rewritten(ctx, *r, p.load))
 	}

@@ -124,7 +124,8 @@ var ErrRewritten = errors.New("the table has changed since it was described")
 // read after it. The commit record of whatever the snapshot sees lies below Upto.
 type View struct {
 	Visibility
-	Upto millrace.LSN
+	Upto    millrace.LSN
+	Standby bool // taken on a standby, where a snapshot does not say what it sees
 }
 
 // viewSQL reads the snapshot, and whether the table that is locked by its name is
@@ -143,7 +144,7 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	var v View
 	var text, shape string
 	var filenode uint32
-	var standby, same bool
+	var same bool
 	begin := fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = %d; `+
 		`LOCK TABLE ONLY %s IN ACCESS SHARE MODE; SET LOCAL lock_timeout = 0; SET LOCAL enable_sort = off; `+
 		`SET LOCAL enable_seqscan = off; SET LOCAL max_parallel_workers_per_gather = 0`, lockWait.Milliseconds(), t.Rel.Name.SQL())
@@ -152,15 +153,10 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 		err = t.Key.findOperators(ctx, r.conn, "LOCAL")
 	}
 	if err == nil {
-		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &standby, &same, &shape)
+		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &v.Standby, &same, &shape)
 	}
 	if err != nil {
 		return v, r.wrap(t, err)
-	}
-	if standby {
-		return v, &millrace.Error{Kind: millrace.KindRetry, Op: "read a chunk", Peer: millrace.PeerSource, Table: t.Rel.Name, Condition: "source_unreachable",
-			Err:  errors.New("this server is a standby, whose snapshots do not say what they see"),
-			Hint: "target_session_attrs=read-write in the source's connection string finds the primary"}
 	}
 	if filenode != t.Filenode || !same || shape != t.Shape {
 		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/airbyte"
@@ -62,16 +63,13 @@ func (r *rowReader) describe(ctx context.Context, oid uint32) (*snapshot.ChunkTa
 
 // fetch implements airbyte.Options.Fetch.
 func (r *rowReader) fetch(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
-	t, err := r.describe(ctx, c.Rel.OID)
-	if err != nil || t.Key == nil {
-		return nil, err
+	t, key, err := r.begin(ctx, c)
+	if errors.Is(err, snapshot.ErrRewritten) { // it was altered since it was described
+		if err = r.reader.Abandon(ctx); err == nil {
+			t, key, err = r.begin(ctx, c)
+		}
 	}
-	key, err := t.Key.EncodeKey(translate(c.New, c.Rel, t.Rel))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.reader.Begin(ctx, t); err != nil {
-		delete(r.tables, c.Rel.OID) // it may have been altered
+	if err != nil || key == nil {
 		return nil, err
 	}
 	rows, err := r.reader.One(ctx, t, key)
@@ -82,6 +80,23 @@ func (r *rowReader) fetch(ctx context.Context, c *millrace.Change) (millrace.Row
 		return nil, err
 	}
 	return translate(rows.Changes[0].New, t.Rel, c.Rel), nil
+}
+
+// begin begins to read the row of a change; without a key there is nothing to read.
+func (r *rowReader) begin(ctx context.Context, c *millrace.Change) (*snapshot.ChunkTable, []byte, error) {
+	t, err := r.describe(ctx, c.Rel.OID)
+	if err != nil || t.Key == nil {
+		return nil, nil, err
+	}
+	key, err := t.Key.EncodeKey(translate(c.New, c.Rel, t.Rel))
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := r.reader.Begin(ctx, t); err != nil {
+		delete(r.tables, c.Rel.OID)
+		return nil, nil, err
+	}
+	return t, key, nil
 }
 
 // translate puts a row's values where another description of the table has the
