@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig"
 )
 
 // TestTablesThatWereEmpty: statistics of an empty table make the planner read it
@@ -87,8 +88,8 @@ func writeParts(t *testing.T, s *Sink, parts []*millrace.Txn) {
 		case <-time.After(15 * time.Second):
 			t.Fatalf("part %d waits for a lock of the transaction that it belongs to", part.Part)
 		}
-		for w := s.w.Load(); part.Part == 0 && !w.open.Load(); {
-			time.Sleep(time.Millisecond)
+		if part.Part == 0 {
+			rig.Eventually(t, 15*time.Second, func() bool { return s.w.Load().open.Load() }, "the executor is inside of the transaction")
 		}
 	}
 	s.Flush()

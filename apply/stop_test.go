@@ -285,6 +285,6 @@ func TestSuppressedSinceItWasDescribed(t *testing.T) {
 	write(t, s, p.change(t, "INSERT INTO a VALUES (1, 0)"))
 	p.dst.SQL(t, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER no BEFORE INSERT ON a FOR EACH ROW EXECUTE FUNCTION no(); ALTER TABLE a ENABLE ALWAYS TRIGGER no`)
-	stops(t, p, s, p.change(t, "UPDATE a SET v = 1; INSERT INTO a VALUES (2, 0)"), 1, `DROP TRIGGER no ON a`)
+	_ = stops(t, p, s, p.change(t, "UPDATE a SET v = 1; INSERT INTO a VALUES (2, 0)"), 1, `DROP TRIGGER no ON a`)
 	p.same(t)
 }

@@ -273,12 +273,10 @@ func TestAckAheadOfTheServer(t *testing.T) {
 	if got := commits(t, s, 4); got != last {
 		t.Errorf("the last commit ends at %v, not %v", got, last)
 	}
-	for started := time.Now(); confirmed(t, db) != last.String(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(started) > 20*time.Second {
-			t.Fatalf("the slot is at %s, not at %v", confirmed(t, db), last)
-		}
+	rig.Eventually(t, 20*time.Second, func() bool {
 		if _, err := s.Receive(); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return confirmed(t, db) == last.String()
+	}, "the slot is at "+last.String())
 }
