@@ -49,8 +49,9 @@ fuzz: ## Every fuzz target for FUZZTIME (default 30s)
 soak: rig ## Two minutes of kills per pair of versions, all cases in all ways
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
 
-interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven), a browser, promtool
+interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven, Python), a browser, promtool
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases|TestInterop' ./internal/cases ./kafka/...
+	MILLRACE_AIRBYTE="$${MILLRACE_AIRBYTE:-$$(scripts/airbyte.sh)}" go run ./internal/testsummary -count=1 -run 'TestInterop' ./internal/connector
 	MILLRACE_BROWSER="$${MILLRACE_BROWSER:-$$(scripts/browser.sh)}" go run ./internal/testsummary -count=1 -run 'TestBrowser' ./internal/e2e
 	scripts/promtool.sh
 

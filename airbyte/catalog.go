@@ -3,6 +3,7 @@ package airbyte
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace"
 )
@@ -49,6 +50,13 @@ type ConfiguredStream struct {
 	GenerationID *int64     `json:"generation_id"`
 
 	stateKey string // of Estuary's state
+}
+
+// Full tells whether the stream is read by full refresh: it is to be, or it was
+// never offered otherwise. PyAirbyte asks for incremental whatever is offered, and
+// connectors made with Airbyte's CDK take that in the same way.
+func (c *ConfiguredStream) Full() bool {
+	return c.SyncMode == FullRefresh || len(c.Stream.SyncModes) > 0 && !slices.Contains(c.Stream.SyncModes, Incremental)
 }
 
 // Key gives the columns of the key that the catalog chose; none: the table's.

@@ -110,13 +110,11 @@ func appendTypeSchema(b []byte, c *datum.Codec, number bool) []byte {
 		return append(b, `{"type":["null","string"],"format":"date-time","airbyte_type":"`+name+`"}`...)
 	case base.OID == 1082:
 		return append(b, `{"type":["null","string"],"format":"date"}`...)
-	case isDecimal(base) && number:
+	case c.Schema.Format == "number" && number: // as appendMembers decides
 		return append(b, `{"type":["null","number","string"]}`...)
 	}
 	return c.Schema.AppendJSONSchema(b)
 }
-
-func isDecimal(t *datum.Type) bool { return t.OID == 1700 }
 
 // appendName appends a name of the catalog as a JSON string.
 func appendName(b []byte, name string) []byte {

@@ -9,9 +9,13 @@ import (
 )
 
 // sameRefresh tells whether a full refresh can go on where the state says. Where
-// the platform names no generation, only one that is not done can be meant.
-func sameRefresh(t *tableState, generation *int64) bool {
+// the platform names no generation, only one that is not done can be meant; where
+// it asked for increments, it makes no new one and means all rows (see Full).
+func sameRefresh(t *tableState, s *ConfiguredStream) bool {
+	generation := s.GenerationID
 	switch {
+	case s.SyncMode != FullRefresh:
+		return false
 	case t.Generation != nil && generation != nil:
 		return *t.Generation == *generation
 	case t.Generation != nil || generation != nil:

@@ -133,7 +133,7 @@ func NewSink(opt Options) *Sink {
 		if st.state == nil || st.state.OID != t.OID || st.state.Shape != t.Shape && st.state.Filenode != t.Filenode {
 			st.state = &tableState{} // new, made anew, or rewritten: read it from its beginning
 		}
-		if t.Full && !sameRefresh(st.state, t.Stream.GenerationID) {
+		if t.Full && !sameRefresh(st.state, t.Stream) {
 			st.state = &tableState{}
 		}
 		st.state.Generation = nil

@@ -191,13 +191,13 @@ func (r *reading) sort() error {
 			return err
 		}
 		key, changes := airbyte.KeyOf(t)
-		if full := s.SyncMode == airbyte.FullRefresh; !full && !changes {
+		if !s.Full() && !changes {
 			return &millrace.Error{Kind: millrace.KindConfig, Op: "catalog", Table: t.Name, Err: errors.New("has no key that its changes would name"),
 				Hint: "give it a primary key or REPLICA IDENTITY USING INDEX, or read it with full_refresh"}
 		}
 		r.selected = append(r.selected, airbyte.Selected{Stream: s, OID: t.OID, Filenode: t.Filenode,
 			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key, Number: i,
-			Full: s.SyncMode == airbyte.FullRefresh, Skip: r.state.SkipOf(t.Name)})
+			Full: s.Full(), Skip: r.state.SkipOf(t.Name)})
 	}
 	return nil
 }

@@ -77,6 +77,25 @@ func TestSyncs(t *testing.T) {
 	}
 }
 
+// TestNotOffered: what discover does not offer for a table without a key is not
+// what ends a sync; the table is read by full refresh, each time. PyAirbyte asks
+// for incremental always, and of every sync as the first generation.
+func TestNotOffered(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	p.config["state_type"] = "stream"
+	p.makeSlot(t)
+	p.discover(t)
+	for _, s := range p.streams {
+		s["sync_mode"], s["generation_id"] = "incremental", 1
+	}
+	for range 2 {
+		if n := records(p.sync(t), "log"); n != 2 {
+			t.Errorf("%d records of log, want 2", n)
+		}
+	}
+}
+
 func records(messages []message, stream string) (n int) {
 	for _, m := range messages {
 		if m.Type == "RECORD" && m.Record.Stream == stream {
