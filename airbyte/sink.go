@@ -220,6 +220,15 @@ func (s *Sink) advance(due bool) error {
 	return nil
 }
 
+// Finish ends a run, with a state, whose position is the source's own: a source
+// that writes nothing would say so only after many seconds. It tells whether it did.
+func (s *Sink) Finish() (bool, error) {
+	if s.opt.Until == 0 || s.position != s.opt.Start || !s.loaded() {
+		return false, nil
+	}
+	return true, s.state()
+}
+
 // loaded tells whether all tables are read.
 func (s *Sink) loaded() bool {
 	return !slices.ContainsFunc(s.order, func(st *stream) bool { return !st.Full && !st.state.done() })

@@ -163,6 +163,11 @@ func (r *reading) run(ctx context.Context) error {
 	if !incremental {
 		return nil
 	}
+	if here := r.found.Server; from.System == here.SystemID && from.Timeline == here.Timeline {
+		if done, err := sink.Finish(); done || err != nil {
+			return err
+		}
+	}
 	return r.stream(running, stop, sink)
 }
 
