@@ -14,6 +14,7 @@ from pathlib import Path
 
 os.environ["AIRBYTE_OFFLINE_MODE"] = "1"  # no look-up in the registry, which does not know the connector
 os.environ["DO_NOT_TRACK"] = "1"
+os.environ["AIRBYTE_LOGGING_ROOT"] = sys.argv[3]
 binary, config, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 stdout = os.dup(1)
 os.dup2(2, 1)  # its progress is for people
