@@ -19,15 +19,21 @@ import (
 	"github.com/millrace/millrace/internal/rig"
 )
 
-// foreign runs a script of testdata/airbyte with the connector, the configuration
-// and a directory that is the same in every call, and gives what it prints. It
-// needs MILLRACE_AIRBYTE, a Python with Airbyte's packages; make interop sets it.
-func (p *platform) foreign(t *testing.T, script string, into any) {
+// airbytePython gives MILLRACE_AIRBYTE, a Python with Airbyte's packages; make
+// interop sets it.
+func airbytePython(t *testing.T) string {
 	t.Helper()
 	python := os.Getenv("MILLRACE_AIRBYTE")
 	if python == "" {
 		t.Skip("no Python with PyAirbyte: make interop makes one and sets MILLRACE_AIRBYTE")
 	}
+	return python
+}
+
+// foreign runs a script of testdata/airbyte with the connector, the configuration
+// and a directory that is the same in every call, and gives what it prints.
+func (p *platform) foreign(t *testing.T, python, script string, into any) {
+	t.Helper()
 	// The name by which the platform runs it, which makes it the connector alone.
 	link := filepath.Join(p.dir, "source-postgres-millrace")
 	if err := os.Symlink(p.binary, link); err != nil && !errors.Is(err, os.ErrExist) {
@@ -56,6 +62,7 @@ func lastBytes(s string, n int) string { return s[max(0, len(s)-n):] }
 // message, in a first sync and in one that goes on.
 func TestInteropModels(t *testing.T) {
 	t.Parallel()
+	python := airbytePython(t)
 	for _, decimal := range []string{"string", "number"} {
 		t.Run(decimal, func(t *testing.T) {
 			t.Parallel()
@@ -67,14 +74,14 @@ func TestInteropModels(t *testing.T) {
 				Records map[string]int `json:"records"`
 				States  int            `json:"states"`
 			}
-			p.foreign(t, "models.py", &sync)
+			p.foreign(t, python, "models.py", &sync)
 			if diff := cmp.Diff(map[string]int{"orders": 500, "items": 898, "log": 2, "v": 3}, sync.Records); diff != "" {
 				t.Errorf("the first sync (-want +got):\n%s", diff)
 			}
 			p.source.Script(t, fmt.Sprintf(rows, 200))
 			p.source.SQL(t, "UPDATE orders SET id = id + 1000 WHERE id = 7; DELETE FROM items WHERE orders = 200")
 			clear(sync.Records)
-			p.foreign(t, "models.py", &sync)
+			p.foreign(t, python, "models.py", &sync)
 			if diff := cmp.Diff(map[string]int{"orders": 2, "items": 3, "log": 2, "v": 3}, sync.Records); diff != "" {
 				t.Errorf("the second sync (-want +got):\n%s", diff)
 			}
@@ -111,6 +118,7 @@ var asDuckDB = map[string]string{
 // only what changed, and then DuckDB has the source's rows again.
 func TestInteropDuckDB(t *testing.T) {
 	t.Parallel()
+	python := airbytePython(t)
 	p := newPlatform(t, rig.Shared(t, rig.Newest), loadable)
 	p.source.SQL(t, fmt.Sprintf(loadableRow, 1))
 	p.config["state_type"] = "stream" // PyAirbyte keeps no global state
@@ -122,7 +130,7 @@ func TestInteropDuckDB(t *testing.T) {
 	compare := func(when string, records int) {
 		t.Helper()
 		clear(sync.Tables)
-		p.foreign(t, "pyairbyte.py", &sync)
+		p.foreign(t, python, "pyairbyte.py", &sync)
 		if sync.Records != records {
 			t.Errorf("%s: %d records, want %d", when, sync.Records, records)
 		}
