@@ -106,8 +106,12 @@ func (l *load) standbySlotError(op, waited string) error {
 
 // waits tells everybody what the load waits for. Nothing depends on it.
 func (l *load) waits(ctx context.Context, reason, hint string) {
+	l.waited = true
 	if l.OnWait != nil {
 		l.OnWait(reason, hint)
+	}
+	if l.target == nil {
+		return // Kafka: whoever takes OnWait keeps the record
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -117,7 +121,6 @@ func (l *load) waits(ctx context.Context, reason, hint string) {
 	if err != nil {
 		l.log.Debug("write what the load waits for", "cause", err)
 	}
-	l.waited = true
 }
 
 // waitsNoMore takes that back.

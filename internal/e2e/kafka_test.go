@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/blackbox"
 	"github.com/millrace/millrace/internal/rig"
@@ -32,23 +34,47 @@ func kafkaJob(t *testing.T, schema, extra string) (*blackbox.Job, *rig.DB, *rig.
 	return j, source, k, prefix
 }
 
+// holdSlot has the creation of a slot wait for a transaction, which ends a second
+// after that has begun. The result waits for the end.
+func holdSlot(t *testing.T, db *rig.DB) (wait func()) {
+	t.Helper()
+	writing, pid := openSession(t, db, "BEGIN", "SELECT pg_current_xact_id()")
+	blocks := fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", pid)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for began := time.Now(); time.Since(began) < patience; {
+			if n, err := db.Server.TryQuery(db.Name, blocks); err == nil && n != "0" {
+				break
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+		<-time.After(time.Second)
+		_, _ = writing.Exec(context.Background(), "COMMIT") // else the test's end does it
+	}()
+	return func() { <-over }
+}
+
 func TestKafkaVerbs(t *testing.T) {
 	t.Parallel()
 	j, source, k, prefix := kafkaJob(t, kafkaShop, "")
 	if r := j.Run(t, "check"); r.Code != blackbox.Done {
 		t.Fatalf("check: %s%s", r.Stdout, r.Stderr)
 	}
-	if r := j.Run(t, "bootstrap"); r.Code != blackbox.Done || !strings.Contains(r.Stdout, "3 tables") {
+	release := holdSlot(t, source)
+	if r := j.Run(t, "bootstrap"); r.Code != blackbox.Done || !strings.Contains(r.Stdout, "3 tables") || !strings.Contains(r.Stderr, "waits for a transaction") {
 		t.Fatalf("bootstrap: %d %s%s", r.Code, r.Stdout, r.Stderr)
 	}
+	release()
 	j.Start(t)
 	source.SQL(t, "BEGIN; INSERT INTO orders VALUES (5000, 1, 1.00, 'n'); UPDATE customer SET name = 'x' WHERE id = 1; DELETE FROM events; COMMIT")
 	if r := j.Run(t, "wait", "--now"); r.Code != blackbox.Done {
 		t.Fatalf("wait: %s%s", r.Stdout, r.Stderr)
 	}
-	if r := j.Run(t, "status", "--json"); r.Code != blackbox.Done || !strings.Contains(r.Stdout, `"kind":"kafka"`) || !strings.Contains(r.Stdout, `"streaming"`) {
-		t.Fatalf("status: %s%s", r.Stdout, r.Stderr)
-	}
+	rig.Eventually(t, patience, func() bool {
+		r := j.Run(t, "status", "--json")
+		return r.Code == blackbox.Done && strings.Contains(r.Stdout, `"kind":"kafka"`) && strings.Contains(r.Stdout, `"streaming"`)
+	}, "the status says that the job streams to Kafka")
 	if code := j.Stop(t); code != 0 {
 		t.Errorf("stop: exit code %d", code)
 	}

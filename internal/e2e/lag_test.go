@@ -128,15 +128,15 @@ func TestLagNamesTheNetwork(t *testing.T) {
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	p := running(t, plan{schema: `CREATE TABLE "odd <b>" (id int PRIMARY KEY); INSERT INTO "odd <b>" VALUES (1)`})
-	code, body := p.get(t, "/", nil)
-	if code != http.StatusOK {
-		t.Fatalf("/: %d %s", code, body)
-	}
-	st := p.shown(t)
-	for _, want := range []string{st.State, p.slotName(), *st.Source.Server, *st.Destination.Server, "odd &lt;b&gt;", "state changed", "started"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("%q is not on the page", want)
-		}
+	st, body := p.shown(t), ""
+	for _, want := range []string{"streaming", p.slotName(), *st.Source.Server, *st.Destination.Server, "odd &lt;b&gt;", "state changed", "started"} {
+		rig.Eventually(t, patience, func() bool {
+			var code int
+			if code, body = p.get(t, "/", nil); code != http.StatusOK {
+				t.Fatalf("/: %d %s", code, body)
+			}
+			return strings.Contains(body, want)
+		}, want+" is on the page")
 	}
 	if strings.Contains(body, "<b>\"") {
 		t.Error("a name of a table is taken for HTML")
