@@ -39,7 +39,7 @@ func kafkaJob(t *testing.T, schema, extra string) (*blackbox.Job, *rig.DB, *rig.
 func holdSlot(t *testing.T, db *rig.DB) (wait func()) {
 	t.Helper()
 	writing, pid := openSession(t, db, "BEGIN", "SELECT pg_current_xact_id()")
-	blocks := fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", pid)
+	blocks := fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'millrace:%s:%%' AND %d = ANY (pg_blocking_pids(pid))", db.Name, pid)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
