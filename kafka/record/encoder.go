@@ -43,7 +43,8 @@ type encoder struct {
 type txnState struct {
 	number   uint64 // of the transaction, in this encoder
 	id       string
-	t        *millrace.Txn
+	t        *millrace.Txn // copy
+	copy     millrace.Txn
 	order    int64  // of the last event
 	seq      uint64 // of the change that is being encoded
 	head     []byte // of the source block, up to the ordinal
@@ -77,7 +78,14 @@ type table struct {
 func (e *encoder) Begin(id string, t *millrace.Txn) {
 	x := &e.txn
 	x.number++
-	x.id, x.t, x.order, x.seq, x.now = id, t, 0, 0, time.Now()
+	// A part of a large transaction is released, and its memory used again, before
+	// the next one comes.
+	x.copy = *t
+	x.copy.Changes = nil
+	x.id, x.t, x.order, x.seq, x.now = id, &x.copy, 0, 0, time.Now()
+	// A change that could not be encoded may have left headers.
+	clear(e.rec.Headers)
+	e.rec.Headers, e.hdrB = e.rec.Headers[:0], e.hdrB[:0]
 	beginSource(x, &e.opt)
 }
 
