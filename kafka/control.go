@@ -41,6 +41,9 @@ type State struct {
 
 	runtime map[string]*record.Runtime
 	updated time.Time
+	// undecided: behind what is read committed is a checkpoint whose transaction
+	// has not ended, or whose marker has not come.
+	undecided bool
 }
 
 // Topic is what must not change about a topic while a job writes to it.
@@ -200,8 +203,11 @@ func readControl(ctx context.Context, cl *kgo.Client, name, job string, end func
 		return nil, err
 	}
 	_, err = newFetcher(cl, false).readAll(ctx, t, at, func(p page) int64 { return p.high }, func(r *kgo.Record) error {
-		if k := string(r.Key); k == keyState || strings.HasPrefix(k, keyRuntime) {
+		switch k := string(r.Key); {
+		case k == keyState || strings.HasPrefix(k, keyRuntime):
 			return b.add(r)
+		case k == keyCheckpoint:
+			s.undecided = true
 		}
 		return nil
 	})

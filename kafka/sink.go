@@ -104,6 +104,11 @@ func (s *Sink) Open(ctx context.Context) (millrace.Checkpoint, error) {
 	return state.Checkpoint, nil
 }
 
+// Undecided tells whether the topic holds a newer checkpoint than Open gave, of a
+// transaction that may be committed: a commit is confirmed before its marker is
+// in the topic.
+func (s *Sink) Undecided() bool { return s.state != nil && s.state.undecided }
+
 func noJob(op string) error {
 	return &millrace.Error{Kind: millrace.KindData, Op: op, Peer: millrace.PeerDestination, Err: record.ErrNoJob,
 		Hint: "millrace bootstrap records a job"}

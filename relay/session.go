@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -69,11 +70,9 @@ func (r *Relay) connect(ctx context.Context) (millrace.Checkpoint, error) {
 	claimer, claims := r.sink.(millrace.Claimer)
 	for range maxClaims {
 		if err := r.source.Start(ctx, cp); err != nil {
-			now, moved := r.moved(ctx, err, cp)
-			if !moved {
+			if cp, err = r.moved(ctx, err, cp); err != nil {
 				return cp, err
 			}
-			cp = now
 			continue
 		}
 		if !claims {
@@ -99,17 +98,26 @@ func (r *Relay) connect(ctx context.Context) (millrace.Checkpoint, error) {
 
 // moved looks at a start that was refused as beyond repair. The slot was
 // compared with a checkpoint that is older than the slot's acquisition: when a
-// former instance has moved both meanwhile, the refusal means nothing.
-func (r *Relay) moved(ctx context.Context, cause error, old millrace.Checkpoint) (millrace.Checkpoint, bool) {
+// former instance has moved both meanwhile, the refusal means nothing. Nor does it
+// while the destination does not show yet what it has confirmed.
+func (r *Relay) moved(ctx context.Context, cause error, old millrace.Checkpoint) (millrace.Checkpoint, error) {
 	if millrace.KindOf(cause) != millrace.KindResync {
-		return old, false
+		return old, cause
 	}
 	r.close()
 	now, err := r.sink.Open(ctx)
-	if err != nil || samePosition(now, old) {
-		return old, false
+	switch u, ok := r.sink.(interface{ Undecided() bool }); {
+	case err != nil && r.retryable(err):
+		return old, err
+	case err != nil:
+		return old, cause
+	case !samePosition(now, old):
+		return now, nil
+	case ok && u.Undecided():
+		return old, &millrace.Error{Kind: millrace.KindRetry, Op: "read the checkpoint", Peer: millrace.PeerDestination,
+			Err: fmt.Errorf("a transaction with a newer one has not ended yet: %s", cause.Error())}
 	}
-	return now, true
+	return old, cause
 }
 
 // samePosition compares what streaming starts from; a claim raises the epoch. The
