@@ -13,13 +13,30 @@ import (
 
 // fence takes the transactional id over and then reads what its former owners
 // have left. The order matters: read before the fence, and a commit of a zombie
-// is missed. The high watermark of the first page is taken after the fence, and
-// the stable offset reaches it, since nobody else has transactions here.
+// is missed. The high watermark is taken after the fence, and the stable offset
+// reaches it, since nobody else has transactions here. ListOffsets has it: a new
+// leader does not answer that before it knows (KIP-207), while the watermark of a
+// page may be behind what the leader before has confirmed.
 func fence(ctx context.Context, e *Endpoint, cl *kgo.Client) (*State, error) {
 	if _, _, err := cl.ProducerID(ctx); err != nil {
 		return nil, err
 	}
-	return readControl(ctx, cl, controlTopic(e.Prefix, e.Job), e.Job, func(p page) int64 { return p.high })
+	name := controlTopic(e.Prefix, e.Job)
+	found, err := topics(ctx, cl, name)
+	if err != nil {
+		return nil, err
+	}
+	var high int64
+	if t := found[name]; t != nil {
+		all, err := offsets(ctx, cl, -1, t)
+		if err != nil {
+			return nil, err
+		}
+		for _, at := range all[t] {
+			high = max(high, at)
+		}
+	}
+	return readControl(ctx, cl, name, e.Job, func(p page) int64 { return max(high, p.high) })
 }
 
 // bytesPerSecond is a rate at which any cluster takes records, for estimating
