@@ -97,6 +97,7 @@ type open struct {
 	tables map[millrace.TableName]int
 	names  []millrace.TableName
 	events int
+	seq    uint64 // of the change that is being encoded
 	large  *spool.Txn
 	// described are the tables that have got a record in PREFIX.schema.
 	described []describedRoute

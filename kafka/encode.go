@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -117,6 +118,7 @@ func (w *writer) change(ctx context.Context, c *millrace.Change) error {
 }
 
 func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace.Relation) error {
+	w.open.seq = c.Seq
 	to, err := w.route(ctx, rel)
 	if err != nil {
 		return err
@@ -212,7 +214,7 @@ func (w *writer) dropOpen() {
 	if o.large != nil {
 		_ = o.large.Drop() // the next start removes what is left
 	}
-	for _, d := range o.described {
+	for _, d := range slices.Backward(o.described) { // a table may be there twice
 		d.to.schema, d.to.shape = d.schema, d.shape
 		delete(w.rels, d.rel)
 		b.control = append(b.control, w.pin(d.to, d.rel.Name)) // in place of the one before
@@ -252,7 +254,8 @@ func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, err
 
 // describe writes a record to PREFIX.schema if the table has another shape than
 // the newest one there, before the first record of that shape and in the same
-// transaction.
+// transaction, with the seq of the change that has it: a transaction may change
+// the table between two of its changes.
 func (w *writer) describe(ctx context.Context, rel *millrace.Relation, r *route) error {
 	if w.opt.Describe == nil {
 		return nil
@@ -276,7 +279,7 @@ func (w *writer) describe(ctx context.Context, rel *millrace.Relation, r *route)
 	if err != nil {
 		return err
 	}
-	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.open.headers(nil, 0)}
+	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.open.headers(nil, w.open.seq)}
 	w.open.count(rec.Topic, 0)
 	w.open.described = append(w.open.described, describedRoute{rel, r.to, r.to.schema, r.to.shape})
 	r.to.schema, r.to.shape = v.Version, shape

@@ -74,6 +74,7 @@ type partition struct {
 	queue   []*kgo.Record // fetched and not given out
 	bytes   int64
 	high    int64 // high watermark of the newest page
+	pages   int   // that came; a fetch may bring none, when the leader has moved
 	first   int64 // log start of the newest page
 	compact bool
 }
@@ -83,6 +84,8 @@ type taking struct {
 	p     *partition
 	left  int // records that are still to come
 	until int64
+	sure  bool // until is what ListOffsets said
+	pages int  // of the partition, when END was read
 }
 
 // tableReader reads the records of a table.
@@ -240,7 +243,7 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 		}
 		// The page that p has may be older than END: only one that is fetched from
 		// here on has the high watermark that counts.
-		r.sources = append(r.sources, &taking{p: p, left: x.Count, until: -1})
+		r.sources = append(r.sources, &taking{p: p, left: x.Count, until: -1, pages: p.pages})
 	}
 	return nil
 }
@@ -385,7 +388,8 @@ func (r *Reader) first(ctx context.Context) (*kgo.Record, error) {
 		if err != nil {
 			return nil, r.malformed(rec, err)
 		}
-		if best == nil || seq < bestSeq {
+		// A description has the seq of the change that it comes before.
+		if best == nil || seq < bestSeq || seq == bestSeq && s.p.topic.name == schemaTopic(r.opt.Endpoint.Prefix) {
 			best, bestSeq = s, seq
 		}
 	}
@@ -417,15 +421,40 @@ func (r *Reader) head(ctx context.Context, s *taking) (*kgo.Record, error) {
 			return nil, r.missing(s) // it belongs to a later one
 		}
 		if s.until >= 0 && s.p.next >= s.until {
-			return nil, r.missing(s)
+			if s.sure {
+				return nil, r.missing(s)
+			}
+			if err := r.confirm(ctx, s); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if err := r.poll(ctx, s.p); err != nil {
 			return nil, err
 		}
-		if s.until < 0 {
+		if s.until < 0 && s.p.pages > s.pages {
 			s.until = s.p.high // of a page that was fetched behind END
 		}
 	}
+}
+
+// confirm asks how far the partition has to be read, with the request that a new
+// leader does not answer before it knows (KIP-207): the high watermark of a page
+// may be behind what the leader before has confirmed.
+func (r *Reader) confirm(ctx context.Context, s *taking) error {
+	all, err := offsets(ctx, r.cl, -1, s.p.topic)
+	if leaderMoved(err) {
+		return r.refresh(ctx, s.p)
+	}
+	if err != nil {
+		return err
+	}
+	for n, at := range all[s.p.topic] {
+		if int32(n) == s.p.n {
+			s.until, s.sure = max(s.until, at), true
+		}
+	}
+	return nil
 }
 
 // missing judges records that did not come although their partition was read

@@ -161,6 +161,7 @@ func (r *Reader) takePage(ctx context.Context, pg *page) error {
 		return nil // asked for twice
 	}
 	p.next, p.high, p.first = pg.next, pg.high, pg.first
+	p.pages++
 	for _, rec := range pg.records {
 		p.queue = append(p.queue, rec)
 		n := recordMemory(rec)
