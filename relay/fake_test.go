@@ -156,7 +156,11 @@ type fakeSink struct {
 	stuck bool
 	text  func() bool
 	claim func()
+	// undecided: the checkpoint may be older than what was confirmed; nil: never.
+	undecided func() bool
 }
+
+func (s *fakeSink) Undecided() bool { return s.undecided != nil && s.undecided() }
 
 func (s *fakeSink) Open(context.Context) (millrace.Checkpoint, error) {
 	s.w.mu.Lock()

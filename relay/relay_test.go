@@ -253,6 +253,33 @@ func TestSlotMovedBetweenOpenAndStart(t *testing.T) {
 	})
 }
 
+// TestSlotAheadOfAnUndecidedCommit: what was confirmed and acknowledged is not
+// shown by the destination until its marker has come.
+func TestSlotAheadOfAnUndecidedCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.commit(1, 1)
+		w.flushed = 116
+		r := start(t, w, func(r *run, _ *Options) {
+			r.sink.undecided = func() bool {
+				if r.source.starts == 3 {
+					w.change(func() {
+						w.applied = append(w.applied, 1)
+						w.cp.Commit, w.cp.End, w.cp.Acked = 108, 116, 116
+					})
+				}
+				return true
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.stop(t)
+		if r.source.starts != 4 || len(w.applied) != 1 {
+			t.Errorf("%d starts, applied %v", r.source.starts, w.applied)
+		}
+	})
+}
+
 func TestStopBeforeTheBadTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
