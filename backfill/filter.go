@@ -236,7 +236,10 @@ func (s *Source) settle(v verdict, p *pending, xid uint32, key []byte, c *millra
 			return true
 		}
 		p.hold(xid, key, c)
-	case wait:
+	case seen, wait:
+		// What passed early can be taken back by what a chunk shows: its row is not
+		// in the chunk then, and only the stream says so. The stream repeats all that
+		// the chunk shows, in order.
 		return s.opt.Early
 	}
 	return false
