@@ -14,7 +14,9 @@ import (
 func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
 	at, lsn := t.Time, t.End
 	if t.Chunk != nil {
-		at, lsn = time.Now(), t.Chunk.Upto
+		// Not the position at which it was read: a change that its snapshot does not
+		// see can lie below that, and comes later.
+		at, lsn = time.Now(), s.position
 	}
 	s.stamp.set(lsn, at, time.Now())
 	s.stamp.before, s.stamp.commit, s.stamp.xid = s.position, t.Commit, t.XID
@@ -57,6 +59,13 @@ func (s *Sink) change(ctx context.Context, st *stream, c *millrace.Change) error
 		st.running = true
 		if err := s.dialect.begin(st); err != nil {
 			return writeError(err)
+		}
+	}
+	if c.Op == millrace.Update && c.Old != nil {
+		for _, i := range st.key { // sent with the old row only, being large
+			if c.New[i].Kind == millrace.Unchanged {
+				c.New[i] = c.Old[i]
+			}
 		}
 	}
 	b, n, err := s.dialect.append(ctx, s.lines, st, &s.stamp, c)

@@ -48,9 +48,11 @@ func KeyOf(t *catalog.Table) (key []string, changes bool) {
 		return nil, false
 	}
 	for _, n := range pk.Columns {
-		if col := t.ByNum(n); col != nil {
-			key = append(key, col.Name)
+		col := t.ByNum(n)
+		if col == nil || col.Generated != 0 { // which the stream does not send
+			return nil, false
 		}
+		key = append(key, col.Name)
 	}
 	return key, t.Identity != millrace.IdentityNothing && pk.Immediate
 }

@@ -3,6 +3,8 @@ package airbyte
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/millrace/millrace"
@@ -13,7 +15,8 @@ import (
 type documents struct {
 	opt  *Options
 	doc  []byte
-	rows uint64 // of chunks, for their place
+	rows uint64   // of chunks, for their place
+	gone []string // bindings of the state whose changes are not captured
 }
 
 // begin implements dialect: the first documents of a stream come behind its schema.
@@ -26,14 +29,21 @@ func (d *documents) begin(st *stream) error {
 }
 
 // append implements dialect. A large value that was not sent is left out: the
-// collection's schema merges documents of the same key.
-func (d *documents) append(_ context.Context, b []byte, st *stream, s *stamp, c *millrace.Change) ([]byte, int64, error) {
+// collection's schema merges documents of the same key. Where none may have come
+// before, since the table is still read or the key is new, the value is fetched.
+func (d *documents) append(ctx context.Context, b []byte, st *stream, s *stamp, c *millrace.Change) ([]byte, int64, error) {
 	op, row, keysOnly := byte('c'), c.New, false
 	switch c.Op {
 	case millrace.Update:
 		op = 'u'
 	case millrace.Delete:
 		op, row, keysOnly = 'd', c.Old, !c.OldFull
+	}
+	if c.Op == millrace.Update && unsent(row) && (!st.state.done() || c.Old != nil && st.keyChanged(c)) {
+		var err error
+		if row, err = d.opt.complete(ctx, c); err != nil {
+			return b, 0, err
+		}
 	}
 	doc, first, err := st.enc.appendMembers(append(d.doc[:0], '{'), row, keysOnly)
 	if err != nil {
@@ -107,6 +117,9 @@ func (d *documents) state(at *Shared, streams []*stream, _ int64) (int64, error)
 			update.Bindings[st.Stream.stateKey] = &flowBindingState{t.OID, t.Filenode, t.Shape, string(t.Load), t.Rows}
 		}
 	}
+	for _, key := range d.gone {
+		update.Bindings[key] = nil // which takes it out of the state
+	}
 	text, err := json.Marshal(update)
 	if err != nil {
 		return 0, err
@@ -118,6 +131,7 @@ func (d *documents) state(at *Shared, streams []*stream, _ int64) (int64, error)
 	if err := d.opt.Writer.Lines(line); err != nil {
 		return 0, err
 	}
+	d.gone = nil
 	return 1, d.opt.Writer.Flush()
 }
 
@@ -151,6 +165,7 @@ func FlowStreams(o *FlowOpen) (*ConfiguredCatalog, *State, error) {
 			state.Tables[name] = &tableState{OID: t.OID, Filenode: t.Filenode, Shape: t.Shape, Load: json.RawMessage(t.Load), Rows: t.Rows}
 		}
 	}
+	state.bindings = slices.Sorted(maps.Keys(kept.Bindings))
 	return c, state, nil
 }
 

@@ -28,8 +28,8 @@ func (r *records) append(ctx context.Context, b []byte, st *stream, s *stamp, c 
 		n++
 	}
 	row := c.New
-	if slices.ContainsFunc(row, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged }) {
-		if row, err = r.complete(ctx, c); err != nil {
+	if unsent(row) {
+		if row, err = r.opt.complete(ctx, c); err != nil {
 			return b, n, err
 		}
 	}
@@ -37,13 +37,17 @@ func (r *records) append(ctx context.Context, b []byte, st *stream, s *stamp, c 
 	return b, n + 1, err
 }
 
+func unsent(row millrace.Row) bool {
+	return slices.ContainsFunc(row, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged })
+}
+
 // complete gives the new row with the large values that were not sent: those of
 // the old row where that came whole, else as they are at the source now.
-func (r *records) complete(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
+func (o *Options) complete(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
 	row, now := slices.Clone(c.New), c.Old
 	if !c.OldFull {
 		var err error
-		if now, err = r.opt.Fetch(ctx, c); err != nil || now == nil {
+		if now, err = o.Fetch(ctx, c); err != nil || now == nil {
 			return row, err
 		}
 	}

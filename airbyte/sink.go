@@ -122,7 +122,7 @@ func NewSink(opt Options) *Sink {
 	s := &Sink{opt: opt, streams: map[millrace.TableName]*stream{}, moved: make(chan struct{}),
 		position: opt.From.End, stated: opt.From.End, written: opt.From.End, history: opt.From.History, last: time.Now()}
 	if s.dialect = (&records{opt: &s.opt}); opt.Flow != nil {
-		s.dialect = &documents{opt: &s.opt}
+		s.dialect = &documents{opt: &s.opt, gone: gone(opt)}
 	}
 	for _, t := range opt.Tables {
 		st := &stream{Selected: t, name: t.Stream.Stream.Table()}
@@ -145,6 +145,15 @@ func NewSink(opt Options) *Sink {
 		s.order = append(s.order, st)
 	}
 	return s
+}
+
+// gone gives the bindings of Estuary's that the state speaks of and that are not
+// captured now, or whose table is away. They must be read from their beginning
+// should they come back: their changes are passed over.
+func gone(opt Options) []string {
+	return slices.DeleteFunc(slices.Clone(opt.State.bindings), func(key string) bool {
+		return slices.ContainsFunc(opt.Tables, func(t Selected) bool { return t.Stream.stateKey == key })
+	})
 }
 
 // Open implements millrace.Sink. It gives what was written: after a lost
@@ -271,7 +280,9 @@ func (s *Sink) state() error {
 		return writeError(err)
 	}
 	s.sent += n
-	s.pending = append(s.pending, proof{s.sent, s.position})
+	if s.opt.Flow != nil || s.opt.Config.Ack == AckStdin { // else nobody takes them away
+		s.pending = append(s.pending, proof{s.sent, s.position})
+	}
 	for _, st := range s.order {
 		st.records, st.dirty = 0, false
 	}

@@ -90,12 +90,18 @@ type State struct {
 	// Position is nil if there is no state. LSN is the lowest of all streams.
 	Position *Shared
 	Tables   map[millrace.TableName]*tableState
+	// bindings are the keys of Estuary's that it speaks of.
+	bindings []string
+	// streams are the positions of streams that have one each; global tells that
+	// there is one for all.
+	global  bool
+	streams map[millrace.TableName]*Shared
 }
 
 // ParseState reads the file behind --state: an array of states, where a missing
 // one, null and an empty object mean that there is none.
 func ParseState(data []byte) (*State, error) {
-	s := &State{Tables: map[millrace.TableName]*tableState{}}
+	s := &State{Tables: map[millrace.TableName]*tableState{}, streams: map[millrace.TableName]*Shared{}}
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 || bytes.Equal(data, []byte("null")) || bytes.Equal(data, []byte("{}")) {
 		return s, nil
@@ -118,12 +124,17 @@ func ParseState(data []byte) (*State, error) {
 			if err := s.at(m.Global.Shared); err != nil {
 				return nil, err
 			}
+			s.global = s.global || m.Global.Shared != nil
 			for i := range m.Global.Streams {
 				s.table(&m.Global.Streams[i])
 			}
 		case m.Stream != nil && m.Stream.State != nil:
 			if err := s.at(m.Stream.State.Shared); err != nil {
 				return nil, err
+			}
+			stream := Stream{Name: m.Stream.Stream.Name, Namespace: m.Stream.Stream.Namespace}
+			if m.Stream.State.Shared != nil {
+				s.streams[stream.Table()] = m.Stream.State.Shared
 			}
 			s.table(m.Stream)
 		}
@@ -152,6 +163,23 @@ func (s *State) at(p *Shared) error {
 	}
 	s.Position.LSN = min(s.Position.LSN, p.LSN)
 	s.Position.Timeline = min(s.Position.Timeline, p.Timeline)
+	return nil
+}
+
+// Keep forgets the positions of streams that are not read by increments, if they
+// have one each: one that is not asked for any more would hold back all others.
+func (s *State) Keep(c *ConfiguredCatalog) error {
+	if s.global || len(s.streams) == 0 {
+		return nil
+	}
+	s.Position = nil
+	for i := range c.Streams {
+		if st := &c.Streams[i]; !st.Full() {
+			if err := s.at(s.streams[st.Stream.Table()]); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

@@ -119,3 +119,24 @@ func TestSpec(t *testing.T) {
 		t.Errorf("%d properties, %d members", len(spec.Connection.Properties), len(members))
 	}
 }
+
+// TestStateOfAnotherStream: a stream that is not asked for any more does not hold
+// back the others.
+func TestStateOfAnotherStream(t *testing.T) {
+	one := func(name, lsn string) string {
+		return `{"type":"STREAM","stream":{"stream_descriptor":{"name":"` + name + `"},
+			"stream_state":{"format":1,"system_id":"7","timeline":2,"lsn":"` + lsn + `","oid":5,"load":"done"}}}`
+	}
+	s, err := ParseState([]byte(`[` + one("left", "0/10") + `,` + one("orders", "0/20") + `,` + one("whole", "0/15") + `]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &ConfiguredCatalog{Streams: []ConfiguredStream{
+		{Stream: Stream{Name: "orders"}, SyncMode: Incremental}, {Stream: Stream{Name: "whole"}, SyncMode: FullRefresh}, {Stream: Stream{Name: "new"}, SyncMode: Incremental}}}
+	if err := s.Keep(c); err != nil {
+		t.Fatal(err)
+	}
+	if s.Position == nil || s.Position.LSN != 0x20 {
+		t.Errorf("position %+v, want 0/20", s.Position)
+	}
+}

@@ -83,6 +83,9 @@ func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, s
 		if r.state, err = fromFile("--state", statePath, airbyte.ParseState); err != nil {
 			return err
 		}
+		if err := r.state.Keep(r.catalog); err != nil {
+			return err
+		}
 	}
 	for i := range r.catalog.Streams {
 		if err := w.Status(r.catalog.Streams[i].Stream.Descriptor(), "STARTED"); err != nil {
