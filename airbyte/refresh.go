@@ -3,6 +3,7 @@ package airbyte
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -24,13 +25,18 @@ func sameRefresh(t *tableState, s *ConfiguredStream) bool {
 	return !t.done()
 }
 
-// Refresh says where the full refresh of a stream goes on: behind the key, nil
-// for the beginning, or not at all, since it is done.
-func (s *Sink) Refresh(name millrace.TableName) (after []byte, done bool) {
+// Refresh says where the full refresh of a stream goes on, that is read by the
+// columns of key: behind a key, nil for the beginning, or not at all, since it is
+// done.
+func (s *Sink) Refresh(name millrace.TableName, key []string) (after []byte, done bool) {
 	st := s.streams[name]
+	st.readBy = key
 	var r refreshed
 	if len(st.state.Load) > 0 && !st.state.done() && json.Unmarshal(st.state.Load, &r) != nil {
 		return nil, false // of an incremental read
+	}
+	if !slices.Equal(r.Key, key) {
+		r.After = nil // by another key
 	}
 	return r.After, st.state.done()
 }
@@ -53,7 +59,7 @@ func (s *Sink) Refreshed(ctx context.Context, name millrace.TableName, rows []mi
 	case after == nil:
 		return nil // from the beginning, if it does not come to its end
 	default:
-		load, err := json.Marshal(refreshed{after})
+		load, err := json.Marshal(refreshed{after, st.readBy})
 		if err != nil {
 			return err
 		}

@@ -111,10 +111,11 @@ type stream struct {
 	only    map[string]bool
 	state   *tableState
 	enc     *encoder
-	key     []int // the key's columns in the relation of enc
-	running bool  // RUNNING was said
-	records int64 // since the last state
-	dirty   bool  // its mark changed since
+	readBy  []string // the columns that a full refresh goes by
+	key     []int    // the key's columns in the relation of enc
+	running bool     // RUNNING was said
+	records int64    // since the last state
+	dirty   bool     // its mark changed since
 }
 
 // NewSink makes a Sink.

@@ -24,7 +24,8 @@ type StateMessage struct {
 
 // refreshed is the Load of a full refresh that is not done.
 type refreshed struct {
-	After []byte `json:"after"` // the key of the last row (snapshot.Key)
+	After []byte   `json:"after"`         // the key of the last row (snapshot.Key)
+	Key   []string `json:"key,omitempty"` // its columns
 }
 
 // GlobalState is one position for all streams.

@@ -140,3 +140,18 @@ func TestStateOfAnotherStream(t *testing.T) {
 		t.Errorf("position %+v, want 0/20", s.Position)
 	}
 }
+
+// TestRefreshByAnotherKey: where a table has another key now, a full refresh begins
+// anew: rows that come behind the old key would be taken for read.
+func TestRefreshByAnotherKey(t *testing.T) {
+	name := millrace.TableName{Schema: "public", Name: "t"}
+	st := ConfiguredStream{Stream: Stream{Name: "t"}, SyncMode: FullRefresh}
+	state := &State{Tables: map[millrace.TableName]*tableState{name: {OID: 5, Filenode: 5, Shape: "s", Load: json.RawMessage(`{"after":"AAE=","key":["a"]}`)}}}
+	s := NewSink(Options{Config: &Config{}, State: state, Tables: []Selected{{Stream: &st, OID: 5, Filenode: 5, Shape: "s", Full: true}}})
+	if after, done := s.Refresh(name, []string{"a"}); after == nil || done {
+		t.Errorf("the same key: %x, %v", after, done)
+	}
+	if after, done := s.Refresh(name, []string{"b"}); after != nil || done {
+		t.Errorf("another key: %x, %v", after, done)
+	}
+}

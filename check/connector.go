@@ -71,6 +71,8 @@ func (c *checker) checkMadeSlot(ctx context.Context) (*catalog.Slot, error) {
 	case slot == nil:
 	case slot.Plugin != "pgoutput" || c.server != nil && slot.Database != c.server.Database:
 		c.problem(subject, "name another one, or "+again, "is one of plugin %s in database %s", slot.Plugin, slot.Database)
+	case slot.TwoPhase:
+		c.problem(subject, again, "has two-phase commit, with which tables can't be loaded beside the stream")
 	case slot.WALStatus == "lost" || slot.InvalidationReason != "":
 		c.problem(subject, again, "is lost (%s)", strings.TrimSpace(slot.WALStatus+" "+slot.InvalidationReason))
 	case slot.WALStatus == "unreserved":

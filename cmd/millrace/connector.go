@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -231,6 +233,7 @@ func (k *connector) certificates() (map[string]string, error) {
 		return nil, fmt.Errorf("ssl_mode: %w", err)
 	}
 	k.dir = dir
+	signal.Ignore(syscall.SIGPIPE) // a closed stdout is then an error, and the keys do not stay behind
 	for name, text := range pem {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

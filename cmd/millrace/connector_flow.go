@@ -174,12 +174,12 @@ func (f *flow) open(ctx context.Context, o *airbyte.FlowOpen) error {
 
 // acknowledgeFlow reads acknowledgements until stdin ends, which ends the capture.
 func acknowledgeFlow(codec *airbyte.FlowCodec, sink *airbyte.Sink, gate *airbyte.Gate, stop func()) error {
-	defer stop()
 	acknowledged := int64(0)
 	for {
 		request, err := codec.Read()
 		switch {
 		case errors.Is(err, io.EOF):
+			stop()
 			return nil
 		case err != nil:
 			return err

@@ -122,13 +122,19 @@ const (
 // refresh reads a whole table in one snapshot, a piece at a time.
 func (r *rowReader) refresh(ctx context.Context, sink *airbyte.Sink, s *airbyte.Selected) error {
 	name := s.Stream.Stream.Table()
-	after, done := sink.Refresh(name)
-	if done {
-		return nil
-	}
 	t, err := r.describe(ctx, s.OID)
 	if err != nil {
 		return err
+	}
+	var key []string
+	if t.Key != nil {
+		for i := range t.Key.Columns {
+			key = append(key, t.Key.Columns[i].Name)
+		}
+	}
+	after, done := sink.Refresh(name, key)
+	if done {
+		return nil
 	}
 	view, err := r.reader.Begin(ctx, t)
 	if err != nil {
