@@ -17,7 +17,7 @@ const flowOpen = `{"state":{"format":1,"system_id":"7","timeline":1,"lsn":"0/100
 	`"here":{"oid":5,"filenode":5,"shape":"s","load":"\"done\"","rows":0},"away":{"oid":6,"filenode":6,"shape":"s","load":"\"done\"","rows":0}}},` +
 	`"capture":{"bindings":[{"resourceConfig":{"namespace":"public","stream":"t"},"stateKey":"here"}]}}`
 
-func newFlowSink(t *testing.T, fetched millrace.Row) (*Sink, *State, *bytes.Buffer) {
+func newFlowSink(t *testing.T, fetched millrace.Row) (*Sink, *bytes.Buffer) {
 	t.Helper()
 	var open FlowOpen
 	if err := json.Unmarshal([]byte(flowOpen), &open); err != nil {
@@ -38,13 +38,13 @@ func newFlowSink(t *testing.T, fetched millrace.Row) (*Sink, *State, *bytes.Buff
 		From:   millrace.Checkpoint{History: millrace.History{System: "7", Timeline: 1}, End: 0x100, Acked: 0x100},
 		Type:   func(_ context.Context, c *millrace.Column) (*datum.Type, error) { return datum.Builtin(c.Type), nil },
 		Fetch:  func(context.Context, *millrace.Change) (millrace.Row, error) { return fetched, nil },
-	}), state, out
+	}), out
 }
 
 // TestBindingThatIsAway: the first checkpoint takes what is not captured out of
 // the state, so that it is read from its beginning when it comes back.
 func TestBindingThatIsAway(t *testing.T) {
-	s, _, out := newFlowSink(t, nil)
+	s, out := newFlowSink(t, nil)
 	if err := s.state(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestUnsentValues(t *testing.T) {
 		{name: "new key", loaded: true, old: millrace.Row{value("1"), {Kind: millrace.Null}}, wanted: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, _, out := newFlowSink(t, millrace.Row{value("2"), value("large")})
+			s, out := newFlowSink(t, millrace.Row{value("2"), value("large")})
 			if !c.loaded {
 				s.order[0].state.Load = json.RawMessage(`{"ranges":[{"state":"unread"}]}`)
 			}
@@ -98,7 +98,7 @@ func TestUnsentValues(t *testing.T) {
 func TestLargeKey(t *testing.T) {
 	rel := &millrace.Relation{OID: 5, Name: millrace.TableName{Schema: "public", Name: "t"}, Key: []int{0},
 		Columns: []millrace.Column{{Name: "id", Type: 25}, {Name: "v", Type: 25}}}
-	s, _, out := newFlowSink(t, nil)
+	s, out := newFlowSink(t, nil)
 	err := s.Write(t.Context(), &millrace.Txn{XID: 9, Commit: 0x200, End: 0x230, Time: time.Now(), Last: true, Changes: []millrace.Change{
 		{Op: millrace.Update, Seq: 1, Rel: rel, Old: millrace.Row{{Kind: millrace.Text, Raw: []byte("large")}, {Kind: millrace.Null}},
 			New: millrace.Row{{Kind: millrace.Unchanged}, {Kind: millrace.Text, Raw: []byte("x")}}},

@@ -28,6 +28,12 @@
 // transaction (the rows have it) and passes otherwise. Once the stream has passed
 // L, S sees nothing of what still comes: S is forgotten and the range is done.
 //
+// With Options.Early nothing is dropped or kept back: a destination that takes any
+// change may hold a row of an unread range, brought by a change that passed early,
+// and has to see what becomes of it, also where a chunk's snapshot has shown that
+// already. The rows of a chunk that such changes have touched since are left out of
+// it. What is repeated that way ends once the stream has passed L.
+//
 // A key change is judged for each key. What comes out is an update if both rows
 // are at the destination, a delete or an insert if one of them is, or nothing. If
 // the new row is to be inserted and a value of it was not sent (unchanged TOAST),
