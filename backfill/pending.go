@@ -23,7 +23,9 @@ type pending struct {
 
 	view  snapshot.View
 	rows  *snapshot.Rows
-	taken chan bool // tells the reader whether the chunk was used
+	// taken tells the reader whether the chunk was used, and of a table that is read in
+	// one piece also that the last part was.
+	taken chan bool
 
 	// Of a table that is read in one piece:
 	pieces chan *snapshot.Rows
@@ -144,6 +146,7 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	l.file, l.replace = l.table.Filenode, false
 	l.forget(s.passed)
 	t.Marks = map[millrace.TableName]millrace.Mark{l.name: l.mark()}
+	p.taken <- true
 	return t, nil
 }
 

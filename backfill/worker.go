@@ -135,7 +135,7 @@ func (s *Source) nextLocked() *pending {
 }
 
 func (s *Source) begin(l *load, in snapshot.Range, key []byte) *pending {
-	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), taken: make(chan bool, 1)}
+	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), taken: make(chan bool, 2)}
 }
 
 // wakeWorkers has those who read chunks look for work.
@@ -335,6 +335,11 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 	}
 	if err != nil {
 		return err
+	}
+	select {
+	case <-p.taken: // the last piece counts: nothing is left to be given up
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return r.Abandon(ctx)
 }
