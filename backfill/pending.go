@@ -21,8 +21,8 @@ type pending struct {
 	size   int64 // of what is held, in bytes
 	void   bool  // not to be used
 
-	view  snapshot.View
-	rows  *snapshot.Rows
+	view snapshot.View
+	rows *snapshot.Rows
 	// taken tells the reader whether the chunk was used, and of a table that is read in
 	// one piece also that the last part was.
 	taken chan bool
