@@ -37,6 +37,9 @@ const (
 	// only in a Txn that has a Chunk, and there is no row with its key at the
 	// destination yet, unless changes of ranges not read yet pass at once.
 	Read Op = 'R'
+	// Merge makes the rows of Rel those that were staged for it: see package backfill.
+	// It stands only in a Txn that has a Chunk.
+	Merge Op = 'G'
 )
 
 func (o Op) String() string {
@@ -53,6 +56,8 @@ func (o Op) String() string {
 		return "message"
 	case Read:
 		return "read"
+	case Merge:
+		return "merge"
 	}
 	return "unknown"
 }

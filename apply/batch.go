@@ -31,6 +31,7 @@ type batch struct {
 	complete   int            // source transactions that end in it
 	phase      millrace.Phase // of the one transaction in it, if that is not Committed
 	deferrable bool           // a table with deferrable constraints is in it
+	merges     bool           // staged rows take the place of a table's
 	// unfoldable: changes contradict each other, so the row path must find out.
 	unfoldable bool
 	// byRow counts the transactions that have a change which goes row by row.
@@ -136,6 +137,11 @@ func (b *batch) change(t *millrace.Txn, c *millrace.Change, known map[*millrace.
 	}
 	r := b.meet(c.Rel, known)
 	b.deferrable = b.deferrable || r.to.deferrable
+	if c.Op == millrace.Merge {
+		b.merges = true
+		b.inOrder(c)
+		return
+	}
 	if r.to.strict {
 		b.countRow(t)
 		b.inOrder(c)

@@ -85,7 +85,7 @@ func (x *executor) explain(ctx context.Context, b *batch, f *failure) error {
 		e.Column = pg.ColumnName
 	}
 	switch {
-	case c != nil && c.Rel != nil:
+	case c != nil && c.Rel != nil && c.Op != millrace.Merge:
 		e.Key = x.keyOf(ctx, c)
 	case !raised: // a check at the end of the transaction: only the server knows the row
 		e.Key = keyInDetail(pg.Detail)

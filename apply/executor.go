@@ -105,7 +105,7 @@ func (x *executor) execute(ctx context.Context, b *batch) error {
 	}()
 	x.batch = b
 	clear(x.byName)
-	x.atServer = x.inOneFlight(b)
+	x.atServer, x.careful = x.inOneFlight(b), false
 	if b.phase == millrace.CommitPrepared || b.phase == millrace.RollbackPrepared {
 		if err := x.decide(ctx, b); err != nil || b.phase == millrace.RollbackPrepared {
 			return err
@@ -134,7 +134,7 @@ const oneFlight = 512
 
 // inOneFlight tells whether a batch may be committed before its answers are read.
 func (x *executor) inOneFlight(b *batch) bool {
-	return !b.large && b.phase == millrace.Committed && b.byRow == 0 && b.changes <= x.oneFlight && x.state != txOpen
+	return !b.large && b.phase == millrace.Committed && b.byRow == 0 && !b.merges && b.changes <= x.oneFlight && x.state != txOpen
 }
 
 // count counts a batch that was applied, as it was planned or row by row.

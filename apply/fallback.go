@@ -70,7 +70,7 @@ func (x *executor) again(ctx context.Context, b *batch) error {
 	if err := x.settle(ctx); err != nil {
 		return err
 	}
-	x.batch = b
+	x.batch, x.careful = b, true
 	clear(x.byName)
 	switch {
 	case x.state == txOpen && x.batches > 0:

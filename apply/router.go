@@ -84,6 +84,11 @@ func (x *router) prepare(ctx context.Context, t *millrace.Txn) error {
 				return err
 			}
 			continue
+		case c.Op == millrace.Merge:
+			if _, err := x.route(ctx, c.Rel); err != nil {
+				return err
+			}
+			continue
 		case last != nil && last.rel == c.Rel:
 		default:
 			r, err := x.route(ctx, c.Rel)

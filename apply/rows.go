@@ -41,6 +41,8 @@ func (s *sender) change(ctx context.Context, c *millrace.Change) error {
 		s.one(r, r.deleteRow(), c, nil, nil, c.Old, r.key)
 	case millrace.Update:
 		s.update(s.batch.route(c.Rel), c)
+	case millrace.Merge:
+		s.merge(s.batch.route(c.Rel), c)
 	}
 	if s.enc.err != nil {
 		return s.enc.err

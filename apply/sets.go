@@ -40,6 +40,8 @@ type sender struct {
 	// await reads the answers to what was sent.
 	await            func(context.Context) error
 	truncateAsDelete bool
+	careful          bool // on the row path
+	staging          func(oid uint32) millrace.TableName
 	maxRows          int
 	maxBytes         int
 	copyRows         int // how many rows go through COPY

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -349,8 +350,7 @@ func TestSynchronousStandby(t *testing.T) {
 	p := newPairOn(t, dst, true, "CREATE TABLE a (id int PRIMARY KEY)")
 	s := p.open(t)
 	write(t, s, p.change(t, "INSERT INTO a VALUES (1)"))
-	dst.Configure(t, "synchronous_standby_names=nobody")
-	dst.Reload(t)
+	release := awaitNobody(t, p.dst)
 	txns := p.change(t, "INSERT INTO a VALUES (2)")
 	end := txns[0].End
 	if err := s.Write(t.Context(), txns[0]); err != nil {
@@ -365,9 +365,43 @@ func TestSynchronousStandby(t *testing.T) {
 	if at, err := s.Durable(ctx, end-1); err == nil {
 		t.Errorf("durable up to %s without the standby", at)
 	}
-	dst.Configure(t, "synchronous_standby_names=")
-	dst.Reload(t)
+	release()
 	if at, err := s.Durable(t.Context(), end-1); err != nil || at != end {
 		t.Errorf("durable %s, %v", at, err)
 	}
+}
+
+// awaitNobody has all commits of a server wait for a standby that is not there. The
+// setting comes into force some time after it was read; it has once a commit waits.
+func awaitNobody(t *testing.T, db *rig.DB) (release func()) {
+	t.Helper()
+	db.SQL(t, "CREATE TABLE probe (n int)")
+	db.Server.Configure(t, "synchronous_standby_names=nobody")
+	db.Server.Reload(t)
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			if _, err := db.Server.TryQuery(db.Name, "INSERT INTO probe VALUES (1)"); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	release = sync.OnceFunc(func() {
+		close(over)
+		db.Server.Configure(t, "synchronous_standby_names=")
+		db.Server.Reload(t)
+		<-ended
+	})
+	t.Cleanup(release)
+	rig.Eventually(t, time.Minute, func() bool {
+		return db.Query(t, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "t"
+	}, "a commit waits for the standby")
+	return release
 }

@@ -2,7 +2,6 @@ package backfill
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -51,11 +50,12 @@ func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
 	if !any {
 		return nil
 	}
-	// A TRUNCATE can change the ranges: what follows it is judged by the new ones.
+	// A TRUNCATE, and a change by another key, can change the ranges: what follows is
+	// judged by the new ones.
 	kept := t.Changes[:0]
 	for from := 0; from < len(t.Changes); {
 		to := from
-		for to < len(t.Changes) && t.Changes[to].Op != millrace.Truncate {
+		for to < len(t.Changes) && t.Changes[to].Op != millrace.Truncate && s.fits(&t.Changes[to]) {
 			to++
 		}
 		var err error
@@ -63,7 +63,8 @@ func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
 			return err
 		}
 		if to < len(t.Changes) {
-			if c := t.Changes[to]; s.truncate(t, &c) {
+			c := t.Changes[to]
+			if c.Op == millrace.Truncate && s.truncate(t, &c) || c.Op != millrace.Truncate && s.begun(&c) {
 				kept = append(kept, c)
 			}
 			to++
@@ -71,7 +72,48 @@ func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
 		from = to
 	}
 	t.Changes = kept
+	s.redirect(kept)
 	return nil
+}
+
+// fits tells whether the stream sends with a change what the ranges of its table
+// are cut by.
+func (s *Source) fits(c *millrace.Change) bool {
+	if c.Rel == nil {
+		return true
+	}
+	l := s.loads[c.Rel.OID]
+	if l == nil || l.table == nil || l.table.Key == nil {
+		return true
+	}
+	if l.rel != c.Rel || l.relKey != l.table.Key {
+		l.rel, l.relKey = c.Rel, l.table.Key
+		l.keyAt, l.keySent = l.table.Key.In(c.Rel)
+	}
+	return l.keyAt != nil && (l.keySent || c.Op == millrace.Insert)
+}
+
+// begun has a table read from its beginning because of a change that does not say
+// which range it is in: at this point of the stream the replica identity, or the
+// columns of the key, are others than those that the table was described with. The
+// change turns into the emptying of the table, if there is anything of it at the
+// destination, in the same transaction.
+func (s *Source) begun(c *millrace.Change) (passes bool) {
+	l := s.loads[c.Rel.OID]
+	filled := !l.untouched()
+	if filled {
+		s.log.Warn("the key of the table is another one: it is read again", "table", l.name)
+		s.note(l)
+	}
+	l.reset()
+	l.changed = true
+	s.wakeWorkers()
+	if s.opt.Early || !filled {
+		return s.opt.Early
+	}
+	*c = millrace.Change{Op: millrace.Truncate, Seq: c.Seq,
+		Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}, AsDelete: true}}
+	return true
 }
 
 // siftRows judges the changes from up to to, and appends what remains of them.
@@ -126,20 +168,13 @@ func (s *Source) siftRows(ctx context.Context, t *millrace.Txn, kept []millrace.
 	return kept, nil
 }
 
-// keysOf finds the keys of a change.
+// keysOf finds the keys of a change that fits.
 func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) error {
 	if l.table == nil || l.table.Key == nil {
 		return nil
 	}
-	k := l.table.Key
-	for i := range k.Columns {
-		at := k.Columns[i].Index
-		if at >= len(c.Rel.Columns) || c.Rel.Columns[at].Name != k.Columns[i].Name {
-			return fmt.Errorf("the columns of the table changed while it is loaded")
-		}
-	}
 	add := func(row millrace.Row) (int, error) {
-		key, err := k.EncodeKey(row)
+		key, err := l.table.Key.EncodeKeyAt(row, l.keyAt)
 		if err != nil {
 			return -1, err
 		}
@@ -156,8 +191,8 @@ func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) err
 		return nil
 	}
 	if c.Old != nil {
-		for i := range k.Columns { // sent with the old row only, being large
-			if at := k.Columns[i].Index; c.New[at].Kind == millrace.Unchanged {
+		for _, at := range l.keyAt { // sent with the old row only, being large
+			if c.New[at].Kind == millrace.Unchanged {
 				c.New[at] = c.Old[at]
 			}
 		}
@@ -312,9 +347,11 @@ func (s *Source) truncateLoad(l *load, xid uint32) bool {
 	switch {
 	case !newer:
 		return true
-	case !older:
+	case !older && !s.opt.Early:
 		return false
 	}
+	// Where changes pass early, rows that are older than it can be at the destination
+	// beside those that a snapshot has shown.
 	l.reset()
 	s.note(l)
 	s.wakeWorkers()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -132,4 +133,32 @@ func TestResumesAfterKills(t *testing.T) {
 	b.loaded(t)
 	stop()
 	b.same(t, "ints", "names", "fulls")
+}
+
+// TestLogIsAcknowledged: while a load goes on that is held to a rate, what the stream
+// has passed is acknowledged, so that the source keeps no log for the load; and it
+// keeps to the rate.
+func TestLogIsAcknowledged(t *testing.T) {
+	const rate = 100_000
+	b := newBed(t, rig.Shared(t, rig.Newest), "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE other (n int)",
+		"INSERT INTO a SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g")
+	small(b)
+	b.opt.Rate = rate
+	began := time.Now()
+	b.run(t)
+	for range 3 {
+		at := b.src.Query(t, "INSERT INTO other SELECT generate_series(1, 100) RETURNING pg_current_wal_insert_lsn()")
+		at, _, _ = strings.Cut(at, "\n")
+		rig.Eventually(t, patience, func() bool {
+			return b.src.Query(t, fmt.Sprintf("SELECT confirmed_flush_lsn > '%s' FROM pg_replication_slots WHERE slot_name = '%s'", at, b.slot)) == "t"
+		}, "the slot is past "+at)
+	}
+	if b.dst.Query(t, "SELECT copied FROM millrace.job_table WHERE table_name = 'a'") != "f" {
+		t.Error("the table is loaded already")
+	}
+	b.loaded(t)
+	if least := time.Duration(3000*100) * time.Second / rate; time.Since(began) < least-200*time.Millisecond {
+		t.Errorf("loaded within %v, at the rate it takes %v", time.Since(began), least)
+	}
+	b.same(t, "a", "other")
 }

@@ -45,7 +45,6 @@ type bed struct {
 	backfill *Source // of the run
 	stop     context.CancelFunc
 	ended    chan error
-	done     chan millrace.LSN
 }
 
 // newBed makes both databases with the same tables, fills those of the source,
@@ -126,14 +125,7 @@ func (b *bed) run(t *testing.T) {
 	stream := capture.New(capture.Options{Endpoint: b.source, Slot: b.slot, Publication: "p", Log: b.log, Tables: b.tables})
 	opt := b.opt
 	opt.Stream, opt.Endpoint, opt.Log = stream, b.source, b.log
-	b.done = make(chan millrace.LSN, 1)
-	done := b.done
-	opt.OnDone = func(at millrace.LSN) {
-		select {
-		case done <- at:
-		default:
-		}
-	}
+	opt.Staging = func(oid uint32) millrace.TableName { return record.StagingTable("shop", oid) }
 	b.backfill = New(opt)
 	b.backfill.paused = b.paused
 	if b.text {

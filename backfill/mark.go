@@ -47,8 +47,18 @@ type load struct {
 
 	rows, bytes int64
 	size        int  // of the next chunk, in rows
-	replace     bool // its rows are there, and are replaced by all of the table at once
+	replace     bool // its rows are there: the new ones are staged
 	emptying    bool // to be emptied at the destination and read anew
+	changed     bool // to be described anew before the next chunk
+
+	// Where the columns of the key are in the relation of the stream's last change, and
+	// whether it sends them of every old row.
+	rel     *millrace.Relation
+	relKey  *snapshot.Key
+	keyAt   []int
+	keySent bool
+
+	staged map[*millrace.Relation]*millrace.Relation // see redirect
 }
 
 func newLoad(name millrace.TableName, m millrace.Mark) (*load, error) {
@@ -253,6 +263,11 @@ func (l *load) forget(passed millrace.LSN) {
 // that.
 func (l *load) isDone() bool {
 	return len(l.segments) == 1 && l.segments[0].state == done && len(l.holes) == 0
+}
+
+// untouched tells whether the destination has nothing of what the load has read.
+func (l *load) untouched() bool {
+	return len(l.segments) == 1 && l.segments[0].state == unread && len(l.holes) == 0
 }
 
 // allRead tells whether the stream alone is waited for.

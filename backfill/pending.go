@@ -126,12 +126,9 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	l.bytes += rows.Size
 	t := &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name, Snapshot: p.view.String(), Upto: p.view.Upto},
 		From: s.history, Changes: rows.Changes, Size: rows.Size, Part: p.part}
-	if p.part == 0 && l.replace {
-		empty := millrace.Change{Op: millrace.Truncate, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}, AsDelete: true}}
-		t.Changes = slices.Insert(t.Changes, 0, empty)
-	}
 	p.part++
 	if !rows.Final {
+		s.redirect(t.Changes)
 		return t, nil
 	}
 	s.whole = nil
@@ -142,8 +139,9 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 			t.Size += sizeOf(p.held[i].change.Old) + sizeOf(p.held[i].change.New)
 		}
 	}
+	s.redirect(t.Changes)
 	l.split(l.find(p), nil, p.view)
-	l.file, l.replace = l.table.Filenode, false
+	l.file = l.table.Filenode
 	l.forget(s.passed)
 	t.Marks = map[millrace.TableName]millrace.Mark{l.name: l.mark()}
 	p.taken <- true
@@ -212,6 +210,7 @@ func (s *Source) chunkTxn(p *pending, newer []held) *millrace.Txn {
 		changes = append(changes, c)
 		size += sizeOf(c.Old) + sizeOf(c.New)
 	}
+	s.redirect(changes)
 	return &millrace.Txn{
 		Chunk: &millrace.Chunk{Table: p.load.name, Snapshot: p.view.String(), Upto: p.view.Upto},
 		From:  s.history, Changes: changes, Last: true, Size: size, End: s.passed,

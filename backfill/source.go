@@ -38,10 +38,14 @@ type Options struct {
 	// that take any change; the row follows as it is then. Otherwise they wait
 	// for their chunk.
 	Early bool
+	// Staging names the table of the destination in which the rows of one that is read
+	// again are kept until they take the place of its own. Nil: the destination takes
+	// the new rows as they come.
+	Staging func(oid uint32) millrace.TableName
 	// OnDone is called when all tables are loaded and the stream has passed all
-	// that they show: whoever has applied what was given away before is
-	// consistent from the position on. It must not block.
-	OnDone func(millrace.LSN)
+	// that they show: whoever has applied what was given away up to now is
+	// consistent. It must not block.
+	OnDone func()
 	Log    *slog.Logger
 }
 
@@ -304,7 +308,7 @@ func (s *Source) take(ctx context.Context, t *millrace.Txn) error {
 	}
 	if t.Part == 0 {
 		s.passLocked(t.Commit)
-		s.delivered = append(s.delivered, t.XID)
+		s.deliver(t.XID)
 	}
 	s.open = !t.Last
 	if err := s.sift(ctx, t); err != nil {
@@ -322,6 +326,25 @@ func (s *Source) take(ctx context.Context, t *millrace.Txn) error {
 	}
 	clear(s.noted)
 	return nil
+}
+
+// mostDelivered is how many transactions are remembered one by one. While loads rest,
+// nobody looks which of them are visible.
+const mostDelivered = 1 << 16
+
+// deliver remembers a transaction that snapshots have to see. Of too many it is
+// required that everything up to the newest of them is visible, which can take
+// longer.
+func (s *Source) deliver(xid uint32) {
+	s.delivered = append(s.delivered, xid)
+	if len(s.delivered) <= mostDelivered {
+		return
+	}
+	from := s.floor
+	for _, x := range s.delivered {
+		s.floor = max(s.floor, from+1+uint64(int64(int32(x-uint32(from)))))
+	}
+	s.delivered = nil
 }
 
 func (s *Source) passLocked(at millrace.LSN) {
@@ -417,9 +440,10 @@ func (s *Source) emptied() *millrace.Txn {
 		}
 		l.reset()
 		s.wakeWorkers()
-		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed,
-			Changes: []millrace.Change{{Op: millrace.Truncate, Seq: 1, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}}}},
-			Marks:   map[millrace.TableName]millrace.Mark{l.name: l.mark()}}
+		changes := []millrace.Change{{Op: millrace.Truncate, Seq: 1, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}}}}
+		s.redirect(changes)
+		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed, Changes: changes,
+			Marks: map[millrace.TableName]millrace.Mark{l.name: l.mark()}}
 	}
 	return nil
 }
@@ -439,10 +463,10 @@ func (s *Source) ended() *millrace.Txn {
 		if len(s.order) == 0 {
 			s.busy.Store(false)
 			if s.opt.OnDone != nil {
-				s.opt.OnDone(s.passed)
+				s.opt.OnDone()
 			}
 		}
-		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed,
+		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed, Changes: s.merged(l),
 			Marks: map[millrace.TableName]millrace.Mark{l.name: m}}
 	}
 	return nil

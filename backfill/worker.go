@@ -179,8 +179,11 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 		}
 	}
 	s.mu.Lock()
-	table, most := p.load.table, p.load.size
+	table, most, changed := p.load.table, p.load.size, p.load.changed
 	s.mu.Unlock()
+	if changed {
+		return s.rewritten(ctx, *r, p.load)
+	}
 	began := time.Now()
 	if p.view, err = (*r).Begin(ctx, table); err != nil {
 		if errors.Is(err, snapshot.ErrRewritten) {
@@ -204,7 +207,7 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 		return nil
 	}
 	switch {
-	case table.Key == nil || s.replaces(p.load):
+	case table.Key == nil:
 		return s.readWhole(ctx, *r, table, p)
 	case p.key != nil:
 		p.rows, err = (*r).One(ctx, table, p.key)
@@ -252,12 +255,6 @@ func (s *Source) resize(l *load, rows int) {
 	s.mu.Lock()
 	l.size = max(leastRows, min(rows, mostRows))
 	s.mu.Unlock()
-}
-
-func (s *Source) replaces(l *load) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return l.replace
 }
 
 // file gives the file that a load has read so far, or will.
@@ -344,8 +341,8 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 	return r.Abandon(ctx)
 }
 
-// rewritten describes a table anew that has other columns, another name or another
-// file now. With another file what was read of it is not to be trusted, since a
+// rewritten describes a table anew that has other columns, other keys, another name or
+// another file now. With another file what was read of it is not to be trusted, since a
 // rewrite is not in the stream: it is emptied.
 func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load) error {
 	table, err := snapshot.DescribeChunks(ctx, r.Conn(), l.oid, !s.text.Load())
@@ -358,9 +355,16 @@ func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load
 		return &millrace.Error{Kind: millrace.KindData, Op: "load", Peer: millrace.PeerSource, Table: l.name,
 			Err: errors.New("its columns were changed and it was rewritten while it was loaded"), Hint: "read it again with millrace table resnapshot"}
 	}
-	l.table = table
+	before := l.table
+	l.table, l.changed = table, false
 	if err := l.reform(); err != nil {
 		return markError(l.name, err)
+	}
+	if l.emptying {
+		// Until then what comes is judged by the key that the ranges are cut by.
+		l.table, l.changed = before, true
+		s.startOver(l)
+		return nil
 	}
 	if l.file != 0 && l.file != table.Filenode {
 		s.log.Warn("the table has another file: it is read again", "table", l.name)

@@ -329,6 +329,13 @@ func (l *load) finishBeside(ctx context.Context, from millrace.LSN) (err error) 
 		}
 	}
 	if err := l.inRecord(ctx, "finish the load", func(tx pgx.Tx) error {
+		var all []uint32
+		for _, t := range l.job.Tables {
+			all = append(all, t.OID)
+		}
+		if err := record.KeysMade(ctx, tx, l.Job, all); err != nil {
+			return err
+		}
 		return record.SetConsistentFrom(ctx, tx, l.Job, from)
 	}); err != nil {
 		return err

@@ -75,6 +75,12 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 			if err := record.BeginLoad(ctx, tx, l.Job, t.Source.OID, ""); err != nil {
 				return err
 			}
+			if l.definitions == nil {
+				continue
+			}
+			if err := record.OweKeys(ctx, tx, l.Job, t.Source.OID); err != nil {
+				return err
+			}
 		}
 		return record.RaiseSet(ctx, tx, l.Job)
 	})
@@ -233,9 +239,34 @@ func (l *load) chosen(op string) ([]record.Table, error) {
 	return tables, nil
 }
 
-// Resnapshot has tables of the job read again, beside the stream, in place: each
-// is replaced in one transaction of the destination. mark is what the load begins
-// with.
+// refuseMerged refuses to merge into tables whose foreign keys, or those that refer to
+// them, would be checked, or act on other tables, meanwhile.
+func (l *load) refuseMerged(ctx context.Context, tables []*snapshot.Table) error {
+	if l.replica {
+		return nil
+	}
+	var problems []snapshot.Finding
+	for _, t := range tables {
+		var keyed bool
+		if err := l.target.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype = 'f' AND $1 IN (conrelid, confrelid))`,
+			t.Target.OID).Scan(&keyed); err != nil {
+			return session.Wrap("read foreign keys", millrace.PeerDestination, err)
+		}
+		if keyed {
+			problems = append(problems, snapshot.Finding{Subject: t.Name().String(),
+				Text: "has foreign keys on the target, or is referred to by some, which are checked there while it is brought up to date",
+				Cure: "GRANT SET ON PARAMETER session_replication_role to the target's role, or drop the foreign keys until it is read"})
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return problemError("read tables again", problems)
+}
+
+// Resnapshot has tables of the job read again, beside the stream: the rows are staged,
+// and when all are there, the differences are written in one transaction of the
+// destination. mark is what the load begins with.
 func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.TableName, err error) {
 	l := newRun(o)
 	defer l.close()
@@ -262,6 +293,9 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 	if err != nil {
 		return nil, err
 	}
+	if err := l.refuseMerged(ctx, pairs); err != nil {
+		return nil, err
+	}
 	return names, l.inRecord(ctx, "read tables again", func(tx pgx.Tx) error {
 		if err := record.RaiseSetAlone(ctx, tx, l.Job); err != nil {
 			return err
@@ -273,6 +307,9 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 				return err
 			}
 			if err := record.BeginLoad(ctx, tx, l.Job, s.OID, mark); err != nil {
+				return err
+			}
+			if err := record.MakeStaging(ctx, tx, l.Job, s.OID, t.Target.Name); err != nil {
 				return err
 			}
 		}
@@ -331,14 +368,32 @@ func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName
 func AddKeys(ctx context.Context, o Options) error {
 	l := newRun(o)
 	defer l.close()
+	owed, err := l.keysOwed(ctx)
+	if err != nil || len(owed) == 0 {
+		return err
+	}
 	if err := l.openJob(ctx, "add foreign keys"); err != nil {
 		return err
 	}
 	if err := l.adopt(ctx); err != nil {
 		return err
 	}
-	if err := l.planNow(ctx); err != nil || l.definitions == nil {
+	if err := l.planNow(ctx); err != nil {
 		return err
 	}
-	return l.definitions.ApplyKeys(ctx, l.target, l.made)
+	if p := l.definitions; p != nil {
+		if err := p.ApplyKeys(ctx, l.target, l.made); err != nil {
+			return err
+		}
+	}
+	return record.KeysMade(ctx, l.target, l.Job, owed)
+}
+
+func (l *load) keysOwed(ctx context.Context) ([]uint32, error) {
+	conn, err := l.Target.Connect(ctx, session.Watch)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return record.KeysOwed(ctx, conn, l.Job)
 }

@@ -265,6 +265,9 @@ func Delete(ctx context.Context, db DB, job string) error {
 }
 
 func remove(ctx context.Context, db DB, job string) error {
+	if err := dropAllStaging(ctx, db, job); err != nil {
+		return err
+	}
 	for _, table := range []string{"progress", "prepared", "chunk", "job_table", "runtime", "job_state"} {
 		if _, err := db.Exec(ctx, `DELETE FROM millrace.`+table+` WHERE job = $1`, job); err != nil {
 			return err

@@ -17,7 +17,7 @@ ON CONFLICT (job, oid, part) DO UPDATE SET mark = excluded.mark, rows = excluded
 
 // DoneMarkSQL takes a table's mark away and records the table as complete.
 // Parameters: job, oid, rows, bytes; DoneTypes gives their types.
-const DoneMarkSQL = `WITH gone AS (DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2)
+const DoneMarkSQL = `WITH gone AS (DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part > -2)
 UPDATE millrace.job_table SET copied = true, rows = $3, bytes = $4 WHERE job = $1 AND oid = $2`
 
 // MarkTypes and DoneTypes are the OIDs of the parameters: text and int8.
@@ -74,6 +74,38 @@ func BeginLoad(ctx context.Context, db DB, job string, oid uint32, mark string) 
 	_, err := db.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part, mark) VALUES ($1, $2, -1, $3)`,
 		job, int64(oid), mark)
 	return wrap("begin the load", err)
+}
+
+// OweKeys records that a table lacks its foreign keys until it is loaded. That
+// outlives the table's mark: whoever loads it may end before the keys are made.
+func OweKeys(ctx context.Context, db DB, job string, oid uint32) error {
+	_, err := db.Exec(ctx, `INSERT INTO millrace.chunk (job, oid, part) VALUES ($1, $2, -2) ON CONFLICT DO NOTHING`, job, int64(oid))
+	return wrap("record the foreign keys to be made", err)
+}
+
+// KeysOwed gives the tables that are loaded and lack their foreign keys.
+func KeysOwed(ctx context.Context, q Querier, job string) ([]uint32, error) {
+	rows, err := q.Query(ctx, `SELECT c.oid FROM millrace.chunk c JOIN millrace.job_table t ON t.job = c.job AND t.oid = c.oid
+		 WHERE c.job = $1 AND c.part = -2 AND t.copied`, job)
+	if err != nil {
+		return nil, wrap("read the foreign keys to be made", err)
+	}
+	oids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (uint32, error) {
+		var oid int64
+		err := row.Scan(&oid)
+		return uint32(oid), err
+	})
+	return oids, wrap("read the foreign keys to be made", err)
+}
+
+// KeysMade records that tables have their foreign keys.
+func KeysMade(ctx context.Context, db DB, job string, oids []uint32) error {
+	all := make([]int64, len(oids))
+	for i, oid := range oids {
+		all[i] = int64(oid)
+	}
+	_, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND part = -2 AND oid = ANY ($2)`, job, all)
+	return wrap("record the foreign keys", err)
 }
 
 // Marked looks for a part that may be copied: it is if it has a mark, whose rows and
@@ -135,6 +167,9 @@ func Added(ctx context.Context, db DB, job string, oid uint32) error {
 func DropTable(ctx context.Context, db DB, job string, oid uint32) error {
 	if _, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2`, job, int64(oid)); err != nil {
 		return wrap("drop a table", err)
+	}
+	if err := DropStaging(ctx, db, job, oid); err != nil {
+		return err
 	}
 	return update(ctx, db, "drop a table", job, `DELETE FROM millrace.job_table WHERE job = $1 AND oid = $2`, int64(oid))
 }

@@ -74,7 +74,7 @@ CREATE TABLE millrace.chunk (
     PRIMARY KEY (job, oid, part)
 );
 COMMENT ON TABLE millrace.chunk IS
-    'What is copied of tables that are not complete: the parts of one under the exported snapshot (part >= 0), and where the load of one beside the stream stands (part -1, mark).';
+    'What is copied of tables that are not complete: the parts of one under the exported snapshot (part >= 0), where the load of one beside the stream stands (part -1, mark), and that one lacks its foreign keys until it is loaded (part -2).';
 
 CREATE TABLE millrace.prepared (
     job         text   NOT NULL,

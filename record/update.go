@@ -124,7 +124,7 @@ type Part struct {
 
 // ClearParts removes the marks of a table's parts.
 func ClearParts(ctx context.Context, db DB, job string, oid uint32) error {
-	_, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2`, job, int64(oid))
+	_, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2 AND part > -2`, job, int64(oid))
 	return wrap("remove marks of copied parts", err)
 }
 

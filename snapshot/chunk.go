@@ -22,6 +22,7 @@ type ChunkTable struct {
 	Key      *Key // nil: the table can be read in one piece only
 	Filenode uint32
 	Shape    string // catalog.ShapeOf
+	keys     string // its replica identity and unique indexes, as viewSQL shows them
 	Rows     int64  // estimated, -1 when unknown
 	Bytes    int64
 
@@ -42,6 +43,9 @@ func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary b
 			Err: fmt.Errorf("the table with the OID %d is gone", oid), Hint: "take it out of the job with millrace table drop"}
 	}
 	c := &ChunkTable{Rel: relationOf(t), Filenode: t.Filenode, Shape: catalog.ShapeOf(t), Rows: t.Rows, Bytes: t.Bytes}
+	if err := q.QueryRow(ctx, "SELECT "+keysSQL, oid).Scan(&c.keys); err != nil {
+		return nil, session.Wrap("describe the keys of a table", millrace.PeerSource, err)
+	}
 	var names []string
 	for i := range t.Columns {
 		col := &t.Columns[i]
@@ -116,8 +120,8 @@ func (r *ChunkReader) Conn() *pgx.Conn { return r.conn }
 // Close ends the session, without waiting for a server that may be gone.
 func (r *ChunkReader) Close() { closeNow(r.conn) }
 
-// ErrRewritten says that a table has another name, other columns or another file
-// than when it was described: describe it anew.
+// ErrRewritten says that a table has another name, other columns, other keys or
+// another file than when it was described: describe it anew.
 var ErrRewritten = errors.New("the table has changed since it was described")
 
 // View is what a chunk is read in: a snapshot, and a position of the source's log
@@ -128,6 +132,12 @@ type View struct {
 	Standby bool // taken on a standby, where a snapshot does not say what it sees
 }
 
+// keysSQL shows what the key of a table was chosen from. Without the index that makes
+// it unique, equal keys could straddle the bounds of chunks.
+const keysSQL = `COALESCE((SELECT c.relreplident::text FROM pg_catalog.pg_class c WHERE c.oid = $1), '') ||
+       COALESCE((SELECT pg_catalog.string_agg(i.indexrelid::text || CASE WHEN i.indisreplident THEN 'r' ELSE 'u' END, ' ' ORDER BY i.indexrelid)
+                   FROM pg_catalog.pg_index i WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid), '')`
+
 // viewSQL reads the snapshot, and whether the table that is locked by its name is
 // still the one that was described, with the same file and columns (catalog.ShapeOf).
 const viewSQL = `
@@ -135,14 +145,15 @@ SELECT pg_catalog.pg_current_snapshot()::text, COALESCE(pg_catalog.pg_relation_f
        pg_catalog.pg_is_in_recovery(), COALESCE(pg_catalog.to_regclass($2)::pg_catalog.oid = $1, false),
        COALESCE((SELECT pg_catalog.string_agg('"' || pg_catalog.replace(a.attname::text, '"', '""') || '":' || a.atttypid::int8 || ':' || a.atttypmod, ' ' ORDER BY a.attnum)
                    FROM pg_catalog.pg_attribute a
-                  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), '')`
+                  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), ''),
+       ` + keysSQL
 
 // Begin starts a transaction, locks the table against a change of its
 // definition, and only then takes the snapshot, so that no rewrite can come
 // between the two.
 func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	var v View
-	var text, shape string
+	var text, shape, keys string
 	var filenode uint32
 	var same bool
 	begin := fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = %d; `+
@@ -153,12 +164,15 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 		err = t.Key.findOperators(ctx, r.conn, "LOCAL")
 	}
 	if err == nil {
-		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &v.Standby, &same, &shape)
+		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &v.Standby, &same, &shape, &keys)
+	}
+	if state := session.SQLState(err); state == "42P01" || state == "3F000" { // it has another name, or none
+		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
 	}
 	if err != nil {
 		return v, r.wrap(t, err)
 	}
-	if filenode != t.Filenode || !same || shape != t.Shape {
+	if filenode != t.Filenode || !same || shape != t.Shape || keys != t.keys {
 		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
 	}
 	if v.Visibility, err = ParseVisibility(text); err != nil {

@@ -159,6 +159,21 @@ func kindOf(oid uint32, byBytes, binary bool) kind {
 	return kindServer
 }
 
+// In tells where the key's columns are in a relation, nil if one is not there, and
+// whether the stream sends all of them when it sends the old row's key.
+func (k *Key) In(rel *millrace.Relation) (at []int, sent bool) {
+	sent = true
+	for i := range k.Columns {
+		n := slices.IndexFunc(rel.Columns, func(c millrace.Column) bool { return c.Name == k.Columns[i].Name })
+		if n < 0 {
+			return nil, false
+		}
+		at = append(at, n)
+		sent = sent && (rel.Identity == millrace.IdentityFull || slices.Contains(rel.Key, n))
+	}
+	return at, sent
+}
+
 // names writes the key's columns with a prefix, as a list.
 func (k *Key) names(prefix string) string {
 	list := make([]string, len(k.Columns))

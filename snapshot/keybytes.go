@@ -221,11 +221,19 @@ func intValue(k kind, n int64) millrace.Value {
 }
 
 // EncodeKey gives the bytes of a row's key.
-func (k *Key) EncodeKey(row millrace.Row) ([]byte, error) {
+func (k *Key) EncodeKey(row millrace.Row) ([]byte, error) { return k.EncodeKeyAt(row, nil) }
+
+// EncodeKeyAt is EncodeKey for a row of another description of the table, which has
+// the key's columns at these places.
+func (k *Key) EncodeKeyAt(row millrace.Row, at []int) ([]byte, error) {
 	b := make([]byte, 0, 16*len(k.Columns))
 	for i := range k.Columns {
 		c := &k.Columns[i]
-		v := &row[c.Index]
+		n := c.Index
+		if at != nil {
+			n = at[i]
+		}
+		v := &row[n]
 		if v.Kind != millrace.Text && v.Kind != millrace.Binary {
 			return nil, fmt.Errorf("%w: column %s has no value", errKey, millrace.DisplayIdent(c.Name))
 		}

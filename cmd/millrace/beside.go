@@ -17,11 +17,11 @@ var errLoaded = errors.New("the first load is complete")
 
 const besideTheStream = "the first load goes on beside the stream"
 
-// offerLoaded says from where on the destination holds everything, once all tables
-// are loaded. Only the first position counts.
-func (e *engine) offerLoaded(at millrace.LSN) {
+// tellLoaded tells that all tables are loaded, once the destination has what was
+// given away.
+func (e *engine) tellLoaded() {
 	select {
-	case e.loaded <- at:
+	case e.loaded <- struct{}{}:
 	default:
 	}
 }
@@ -41,6 +41,8 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 			stop(err)
 		case err == nil && r.flags.untilLoaded:
 			stop(errLoaded)
+		case err == nil:
+			r.addKeys(running, e)
 		}
 	}()
 	err := e.run(running)
@@ -55,13 +57,13 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 
 // complete waits until all rows are at the destination, and makes it consistent.
 func (r *runner) complete(ctx context.Context, e *engine) error {
-	var at millrace.LSN
 	select {
-	case at = <-e.loaded:
+	case <-e.loaded:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.awaitMarks(ctx); err != nil {
+	at, err := r.awaitMarks(ctx)
+	if err != nil {
 		return err
 	}
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
@@ -83,21 +85,33 @@ func (r *runner) complete(ctx context.Context, e *engine) error {
 	return nil
 }
 
-// awaitMarks waits until the destination has committed the end of all loads.
-func (r *runner) awaitMarks(ctx context.Context) error {
+// awaitMarks waits until the destination has committed the end of all loads, and
+// gives a position up to which it holds everything then. What was the position when
+// the loads ended would not do: a session that ends before that is committed loads
+// again, up to a later one.
+func (r *runner) awaitMarks(ctx context.Context) (at millrace.LSN, err error) {
+	ended := false
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		left := 0
 		if err := r.retry(ctx, func() error {
 			_, cp, err := r.readLedger(ctx)
-			left = len(cp.Tables)
+			left, at = len(cp.Tables), cp.Acked
 			return err
-		}); err != nil || left == 0 {
-			return err
+		}); err != nil {
+			return 0, err
 		}
+		switch {
+		case left == 0 && ended:
+			return at, nil
+		case left == 0: // the marks can be read after the position: once more
+			ended = true
+			continue
+		}
+		ended = false
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 	}
 }

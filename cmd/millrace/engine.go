@@ -23,12 +23,12 @@ type engine struct {
 	sink     *apply.Sink      // nil if that is kafka
 	kafka    *kafka.Sink
 	relay    *relay.Relay
-	spool    *spool.Spool      // nil if nothing is spooled
-	loaded   chan millrace.LSN // see offerLoaded
+	spool    *spool.Spool  // nil if nothing is spooled
+	loaded   chan struct{} // see tellLoaded
 }
 
 func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
-	e := &engine{loaded: make(chan millrace.LSN, 1)}
+	e := &engine{loaded: make(chan struct{}, 1)}
 	if r.Source.Postgres.Streaming || r.kafka != nil {
 		s, err := spool.Open(spool.Options{Dir: r.Resources.Spool.Dir, Job: r.Job, Limit: int64(r.Resources.Spool.Limit)})
 		switch {
@@ -67,7 +67,8 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 	})
 	e.backfill = backfill.New(backfill.Options{
 		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),
-		OnDone: e.offerLoaded, Log: r.log,
+		Staging: func(oid uint32) millrace.TableName { return record.StagingTable(r.Job, oid) },
+		OnDone:  e.tellLoaded, Log: r.log,
 	})
 	o.Source, o.Sink = e.backfill, e.sink
 	onSession := o.OnSession
@@ -77,7 +78,7 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 			e.backfill.StartAnew() // a mark came while the stream was acquired
 		}
 		if len(cp.Tables) == 0 && !r.loaded() {
-			e.offerLoaded(cp.Acked)
+			e.tellLoaded()
 		}
 	}
 	e.relay = relay.New(o)

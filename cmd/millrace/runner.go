@@ -60,6 +60,10 @@ type runner struct {
 	loading bool  // what the record says of the end is the load's to write
 	reached bool  // the source's position at the start
 
+	// reading is held from when the record is read until it is remembered, so that
+	// no older one is remembered after it.
+	reading sync.Mutex
+
 	taken atomic.Int64 // number of the set of tables that the stream has taken up; -1: none yet
 }
 
@@ -181,6 +185,8 @@ func (r *runner) begin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		r.reading.Lock()
+		defer r.reading.Unlock()
 		j, cp, err := book.Read(ctx)
 		if err == nil {
 			err = r.mayRun(j)
@@ -292,6 +298,8 @@ func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
 // reread takes over what a first load has written.
 func (r *runner) reread(ctx context.Context) error {
 	return r.retry(ctx, func() error {
+		r.reading.Lock()
+		defer r.reading.Unlock()
 		j, cp, err := r.readLedger(ctx)
 		if err != nil {
 			return err

@@ -122,39 +122,45 @@ func (r *runner) watchSet(ctx context.Context, e *engine) {
 				continue
 			}
 		}
-		j, _, err := book.Read(ctx)
-		if err != nil || j == nil {
-			continue
-		}
-		if taken := r.taken.Load(); taken >= 0 && j.Set != taken {
-			r.taken.Store(-1) // until the stream has started anew
-			r.remember(j, r.checkpoint())
+		if r.otherSet(ctx, book) {
 			e.backfill.StartAnew()
 		}
 	}
 }
 
-func (r *runner) checkpoint() millrace.Checkpoint {
+// otherSet tells whether the set of tables is another one than the stream has taken
+// up.
+func (r *runner) otherSet(ctx context.Context, book ledger) bool {
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	j, _, err := book.Read(ctx)
+	taken := r.taken.Load()
+	if err != nil || j == nil || taken < 0 || j.Set == taken {
+		return false
+	}
+	r.taken.Store(-1) // until the stream has started anew
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.cp
+	cp := r.cp
+	r.mu.Unlock()
+	r.remember(j, cp)
+	return true
 }
 
 // addKeys adds the foreign keys of tables that are loaded after the first load, each
-// time that all of them are there.
+// time that all of them are there. It begins with what an earlier run has left.
 func (r *runner) addKeys(ctx context.Context, e *engine) {
 	for {
+		o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
+		if err := r.retry(ctx, func() error { return bootstrap.AddKeys(ctx, o) }); err != nil && ctx.Err() == nil {
+			r.log.Warn("foreign keys of added tables could not be made; the next run tries again", "cause", err, "hint", millrace.HintOf(err))
+		}
 		select {
 		case <-e.loaded:
 		case <-ctx.Done():
 			return
 		}
-		if r.awaitMarks(ctx) != nil {
+		if _, err := r.awaitMarks(ctx); err != nil {
 			return
-		}
-		o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
-		if err := r.retry(ctx, func() error { return bootstrap.AddKeys(ctx, o) }); err != nil && ctx.Err() == nil {
-			r.log.Warn("foreign keys of added tables could not be made", "cause", err, "hint", millrace.HintOf(err))
 		}
 		if err := r.reread(ctx); err != nil && ctx.Err() == nil {
 			r.log.Debug("read the record", "cause", err)

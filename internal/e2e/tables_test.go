@@ -36,6 +36,42 @@ func TestTableSet(t *testing.T) {
 	p.cures(t)
 }
 
+// TestForeignKeysAfterAKill: the program dies when an added table is loaded and its
+// foreign keys are not made yet. The next run makes them.
+func TestForeignKeysAfterAKill(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, plan{schema: fmt.Sprintf(killedSchema, 200), options: func(o *blackbox.Options, _ *pair) { o.Tables = []string{"public.a"} }})
+	p.source.SQL(t, "DROP PUBLICATION "+p.slotName())
+	p.Start(t, "--bootstrap", "--create-publication")
+	p.sync(t)
+	lock, err := pgx.Connect(t.Context(), p.target.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close(context.Background())
+	if _, err := lock.Exec(t.Context(), "BEGIN; LOCK TABLE a IN SHARE UPDATE EXCLUSIVE MODE"); err != nil { // lets rows pass
+		t.Fatal(err)
+	}
+	if r := p.Run(t, "table", "add", "public.b"); r.Code != blackbox.Done {
+		t.Fatalf("table add: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	const waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ILIKE 'ALTER TABLE%FOREIGN KEY%' AND datname = current_database()"
+	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT count(*) "+waiting) == "1" }, "the foreign key waits for the lock")
+	p.loaded(t, "a b")
+	p.Kill(t)
+	p.target.SQL(t, "SELECT pg_terminate_backend(pid) "+waiting)
+	if _, err := lock.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	const keys = "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
+	if n := p.target.Query(t, keys); n != "0" {
+		t.Fatalf("%s foreign keys are there already", n)
+	}
+	p.Start(t)
+	rig.Eventually(t, patience, func() bool { return p.target.Query(t, keys) == "1" }, "the foreign key is there")
+	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT count(*) FROM millrace.chunk") == "0" }, "nothing is owed any more")
+}
+
 // cures reads a table again that has stopped the job, since a row is missing.
 func (p *pair) cures(t *testing.T) {
 	t.Helper()
