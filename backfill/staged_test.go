@@ -103,7 +103,7 @@ func TestReadsAgainUnderWrites(t *testing.T) {
 	b.dst.Script(t, "DELETE FROM ints WHERE id % 3 = 0; UPDATE names SET n = 99 WHERE v > 300; DELETE FROM fulls WHERE n < 100")
 	b.again(t, "ints", "names", "fulls")
 	stop := b.write(t, 2, true)
-	for range 3 {
+	for range 2 {
 		b.run(t)
 		left := b.dst.Query(t, "SELECT coalesce(sum(rows), 0) FROM millrace.chunk")
 		rig.Eventually(t, patience, func() bool {

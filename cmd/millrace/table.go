@@ -30,10 +30,10 @@ that were open before.`, `  millrace table add -c shop.yaml public.invoices 'bil
 			return bootstrap.AddTables(ctx, o)
 		}, "is loaded beside the stream")
 	f.add(add)
-	again := a.tableVerb("resnapshot", "Read tables again, in place", `Resnapshot reads tables of the job again and replaces each in one transaction of the
-destination: readers see the old or the new state. Meanwhile changes of the table wait, and
-while one table is read the stream waits. It also cures a job that has stopped at a change
-of such a table, which is passed over then.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
+	again := a.tableVerb("resnapshot", "Read tables again, in place", `Resnapshot reads tables of the job again, in chunks beside the stream, and writes what
+differs in one transaction of the destination: readers see the old or the new rows, and rows
+that are right are not touched. Until then the table stays as it is. It also cures a job that
+has stopped at a change of such a table, which is passed over then.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
 		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
 			return bootstrap.Resnapshot(ctx, o, backfill.ReplaceMark)
 		}, "is read again")
