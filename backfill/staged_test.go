@@ -81,7 +81,7 @@ func TestReadsAgain(t *testing.T) {
 	<-readers
 	b.same(t, "a", "plain", "numbered", "keyless")
 	for query, want := range map[string]string{
-		"SELECT count(*) FROM plain JOIN was USING (id) WHERE plain.xmin::text = x":               "1977",
+		"SELECT count(*) FROM plain JOIN was USING (id) WHERE plain.xmin::text = x":         "1977",
 		"SELECT count(*) FROM a JOIN was_a w ON w.id = a.id::text WHERE a.xmin::text = w.x": "1995",
 		"SELECT count(*) FROM pg_class WHERE relname LIKE 'redo%'":                          "0",
 		"SELECT count(*) FROM millrace.chunk":                                               "0",
