@@ -41,7 +41,7 @@ var layers = map[string]string{
 	"bootstrap":   ". session catalog record schema snapshot replication kafka internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
 	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum kafka kafka/record " +
-		"internal/rig/pgserver internal/crash",
+		"internal/rig/pgserver internal/rig/kafkaserver internal/crash",
 
 	"kafka/record": ". datum catalog",
 

@@ -535,7 +535,8 @@ type TableProgress struct {
 	Name        millrace.TableName
 	OID         uint32
 	Rows, Bytes int64
-	Read        bool // all of it; the stream has not passed all that it shows yet
+	Estimated   int64 // rows of the table; -1: unknown
+	Read        bool  // all of it; the stream has not passed all that it shows yet
 }
 
 // Progress tells where the loads stand that are not over.
@@ -544,7 +545,7 @@ func (s *Source) Progress() []TableProgress {
 	defer s.mu.Unlock()
 	all := make([]TableProgress, 0, len(s.order))
 	for _, l := range s.order {
-		all = append(all, TableProgress{Name: l.name, OID: l.oid, Rows: l.rows, Bytes: l.bytes, Read: l.allRead()})
+		all = append(all, TableProgress{Name: l.name, OID: l.oid, Rows: l.rows, Bytes: l.bytes, Estimated: l.table.Rows, Read: l.allRead()})
 	}
 	return all
 }

@@ -125,14 +125,15 @@ type Safety struct {
 	InsecureSkipTLSVerify        bool
 	AutoCreatePublication        bool
 	AllowRemotePublicationCreate bool
-	WALRetentionAction           string // ActionAlarm or ActionStop
+	WALRetentionAction           string // ActionAlarm, ActionPauseLoad or ActionStop
 	HeartbeatInterval            time.Duration
 }
 
 // The values of safety.wal_retention_action.
 const (
-	ActionAlarm = "alarm"
-	ActionStop  = "stop"
+	ActionAlarm     = "alarm"
+	ActionPauseLoad = "pause_load"
+	ActionStop      = "stop"
 )
 
 // HTTP is the server for status, metrics and waiters.
@@ -141,6 +142,8 @@ type HTTP struct {
 	// is taken; an address that was configured may not.
 	Listen string
 	Token  Secret
+	// Actions lets the page change the job's set of tables.
+	Actions bool
 }
 
 // Hooks say who is told of changes of the state, and of alarms.

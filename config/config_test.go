@@ -124,7 +124,7 @@ func TestEveryKey(t *testing.T) {
 			Backoff{100 * time.Millisecond, 10 * time.Second}, 2 * gib, 3 * gib, Spool{"/srv/spool", 20 * gib},
 		},
 		Safety: Safety{false, true, true, true, "alarm", 5 * time.Second},
-		HTTP:   HTTP{"127.0.0.1:0", Template("abc")},
+		HTTP:   HTTP{"127.0.0.1:0", Template("abc"), false},
 		Hooks: Hooks{Webhook{Template("http://127.0.0.1:9/x"), Template("Bearer x")},
 			[]string{"/usr/bin/logger", "-t", "millrace"}},
 	}
@@ -239,15 +239,16 @@ func TestProblems(t *testing.T) {
 		{"source: {postgres: {streaming: \"off\"}}", ""},
 		{"source: {postgres: {streaming: parallel}}", "source.postgres.streaming: parallel: not available in this version"},
 		{"source: {postgres: {streaming: maybe}}", "source.postgres.streaming: want on or off"},
-		{"safety: {wal_retention_action: pause_load}", "safety.wal_retention_action: pause_load: not available in this version"},
+		{"safety: {wal_retention_action: pause_load}", ""},
 		{"safety: {wal_retention_action: stop}", ""},
-		{"safety: {wal_retention_action: drop}", "safety.wal_retention_action: want alarm or stop"},
+		{"safety: {wal_retention_action: drop}", "safety.wal_retention_action: want alarm or pause_load or stop"},
 		{"hooks: {webhook: {url: http://hooks.example/secret}}", "hooks.webhook.url: beyond loopback only https is accepted"},
 		{"hooks: {webhook: {authorization: a}}", "hooks.webhook.url: missing"},
 		{"hooks: {webhook: {url: \"${UNSET}\"}}", "hooks.webhook.url: environment variable UNSET is not set"},
 		{"hooks: {command: date}", "hooks.command: want a list of texts"},
 		{"hooks: {command: [\"\"]}", "hooks.command: want a program and its arguments"},
-		{"http: {actions: true}", "http.actions: not available in this version"},
+		{"http: {actions: true}", ""},
+		{"http: {actions: maybe}", "http.actions: want true or false"},
 
 		{"snapshot: {parallel: \"${UNSET}\"}", "snapshot.parallel: environment variable UNSET is not set"},
 		{"snapshot: {parallel: \"${FOUR}\"}", ""},
@@ -283,7 +284,7 @@ source: {postgres: {url: "postgres://a:geheim@db.example/x?sslmode=disable", tab
 destination: {postgres: {url: "${NOT_SET}", schema: none}}
 snapshot: {mode: all, parallels: 1}
 resources: {max_message: 64MiB, buffer_size: 1KiB}
-http: {actions: true}
+http: {actions: 2}
 `))
 	want := []string{
 		"destination.postgres.schema", "destination.postgres.url", "http.actions", "job", "resources.buffer_size",

@@ -78,12 +78,12 @@ func fieldsOf(c *Config) map[string]field {
 		"safety.auto_create_publication":         boolean(&c.Safety.AutoCreatePublication),
 		"safety.allow_remote_publication_create": boolean(&c.Safety.AllowRemotePublicationCreate),
 		"safety.wal_retention_action": choice(&c.Safety.WALRetentionAction,
-			[]string{ActionAlarm, ActionStop}, "pause_load"),
+			[]string{ActionAlarm, ActionPauseLoad, ActionStop}),
 		"safety.heartbeat_interval": duration(&c.Safety.HeartbeatInterval),
 
 		"http.listen":  text(&c.HTTP.Listen),
 		"http.token":   secret(&c.HTTP.Token),
-		"http.actions": neverTrue(),
+		"http.actions": boolean(&c.HTTP.Actions),
 
 		"hooks.webhook.url":           secret(&c.Hooks.Webhook.URL),
 		"hooks.webhook.authorization": secret(&c.Hooks.Webhook.Authorization),
@@ -196,16 +196,6 @@ func onOff(to *bool, later ...string) field {
 			}
 		}
 		return errors.New("want on or off")
-	}}
-}
-
-func neverTrue() field {
-	return field{set: func(v any) error {
-		b, err := asBool(v)
-		if err == nil && b {
-			return errNotAvailable
-		}
-		return err
 	}}
 }
 

@@ -80,10 +80,12 @@ var descriptions = map[string]description{
 	"lag_transactions":            {"Transactions received and not durable yet.", nil},
 	"retained_wal_bytes":          {"WAL that the slot keeps at the source.", nil},
 	"safe_wal_size_bytes":         {"WAL that can be written before the slot is lost.", nil},
+	"source_disk_free_bytes":      {"What the disk with the source's WAL has left, where that can be seen.", nil},
 	"slot_active":                 {"1 while a walsender uses the slot.", nil},
 	"confirmed_flush_age_seconds": {"Time since confirmed_flush_lsn moved.", nil},
 	"snapshot_rows_total":         {"Rows copied by the first load.", nil},
 	"snapshot_remaining_bytes":    {"Bytes that the first load has still to copy, estimated.", nil},
+	"load_paused":                 {"1 while the load beside the stream rests.", nil},
 	"apply_transactions_total":    {"Source transactions applied, by path: in sets or row by row.", []string{"path"}},
 	"apply_seconds":               {"Time that target transactions took.", nil},
 	"reconnects_total":            {"Lost or refused connections.", []string{"peer"}},
@@ -128,11 +130,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	known(st.Lag.Transactions, func(v int64) { e.gauge("lag_transactions", float64(v)) })
 	known(st.Source.RetainedWALBytes, func(v int64) { e.gauge("retained_wal_bytes", float64(v)) })
 	known(st.Source.SafeWALSizeBytes, func(v int64) { e.gauge("safe_wal_size_bytes", float64(v)) })
+	known(st.Source.DiskFreeBytes, func(v int64) { e.gauge("source_disk_free_bytes", float64(v)) })
 	known(st.Source.SlotActive, func(v bool) { e.gauge("slot_active", number(v)) })
 	known(st.LoadRows, func(v int64) { e.counter("snapshot_rows_total", float64(v)) })
 	known(st.LoadRest, func(v int64) { e.gauge("snapshot_remaining_bytes", float64(v)) })
 	known(st.Source.SecondsUntilLost, func(v float64) { e.gauge("slot_lost_after_seconds", v) })
 	known(st.HeartbeatAt, func(v Time) { e.gauge("heartbeat_timestamp_seconds", float64(v.UnixMicro())/1e6) })
+	e.gauge("load_paused", number(st.LoadPaused != nil))
 	e.gauge("waiting", float64(m.waiting()))
 	for _, c := range conditions {
 		e.gauge("condition", number(st.Condition != nil && *st.Condition == c), c)

@@ -34,10 +34,11 @@ var assetVersion = func() string {
 }()
 
 var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"asset": func(name string) string { return "/assets/" + name + "?v=" + assetVersion },
-	"size":  func(n *int64) string { return shown(n, Size) },
-	"count": func(n *int64) string { return shown(n, Count) },
-	"rate":  func(n *float64) string { return shown(n, Rate) },
+	"asset":  func(name string) string { return "/assets/" + name + "?v=" + assetVersion },
+	"size":   func(n *int64) string { return shown(n, Size) },
+	"count":  func(n *int64) string { return shown(n, Count) },
+	"number": Count,
+	"rate":   func(n *float64) string { return shown(n, Rate) },
 	"bytesPerSecond": func(n *float64) string {
 		return shown(n, func(v float64) string { return Size(int64(v)) + "/s" })
 	},
@@ -103,6 +104,7 @@ type page struct {
 	More     int  // tables that are not shown
 	Past     []pastEvent
 	At       string
+	Actions  bool // tables can be added, read again and dropped here
 }
 
 // meter is a bar of a share of a limit.
@@ -130,7 +132,7 @@ var sectionNames = []string{"top", "verdict", "path", "lag", "wal", "load", "tab
 
 func (s *Server) page(now time.Time) *page {
 	st := s.current()
-	p := &page{Status: st, Tone: tone(st), At: now.UTC().Format("15:04:05 UTC")}
+	p := &page{Status: st, Tone: tone(st), At: now.UTC().Format("15:04:05 UTC"), Actions: s.opt.Tables != nil}
 	p.Headline = headline(st)
 	p.Waits = Waits(st.Lag)
 	p.CatchUp = catchUp(st)
@@ -154,7 +156,7 @@ func (s *Server) page(now time.Time) *page {
 
 func rowOf(t Table, l *Load) tableRow {
 	r := tableRow{Table: t}
-	if t.State != "copying" && t.State != "waiting" || t.RowsEstimated == nil || *t.RowsEstimated <= 0 || t.RowsCopied == nil {
+	if t.State != "copying" && t.State != "waiting" && t.State != "paused" || t.RowsEstimated == nil || *t.RowsEstimated <= 0 || t.RowsCopied == nil {
 		return r
 	}
 	r.Percent = Known(int(min(99, 100**t.RowsCopied / *t.RowsEstimated)))

@@ -1,9 +1,9 @@
 // Package web is the HTTP side of a running job: the dashboard, its status, its
 // metrics, and waiting until the destination holds a position.
 //
-// It reads what others keep and changes nothing. The invariant it owns: an
-// answer 200 of /wait means that the position is held, and nothing that is
-// unknown is shown as 0.
+// It reads what others keep and changes nothing, but the set of tables where the
+// operator has enabled that. The invariant it owns: an answer 200 of /wait means
+// that the position is held, and nothing that is unknown is shown as 0.
 package web
 
 import (
@@ -41,6 +41,9 @@ type Options struct {
 	// HeldOn tells whether a position of an earlier timeline was held before
 	// the stream left that timeline; nil: never.
 	HeldOn func(ctx context.Context, timeline int32, at millrace.LSN) (bool, error)
+	// Tables changes the job's set of tables as millrace table does, and gives
+	// the names of those that were meant; nil: actions are not enabled.
+	Tables func(ctx context.Context, action string, patterns []string) ([]string, error)
 	// Token is demanded as a bearer token, or once of a browser, when it is not
 	// empty. /healthz and /readyz, which probes ask, are open.
 	Token string
@@ -60,6 +63,9 @@ type Server struct {
 	waiting atomic.Int64 // on /wait
 	inlined atomic.Int64 // of them, those with a goroutine
 	parked  lot
+	acting  atomic.Bool     // the set of tables is being changed
+	running context.Context // ends with Close
+	stop    context.CancelFunc
 }
 
 // New makes a Server; Serve starts it.
@@ -68,6 +74,7 @@ func New(opt Options) *Server {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{opt: opt, gate: newGate(opt.Token), hub: newHub()}
+	s.running, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(opt, s.current, s.waiting.Load)
 	s.http = &http.Server{
 		Handler:           s.Handler(),
@@ -93,7 +100,8 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /{$}", s.guard(http.HandlerFunc(s.index)))
 	mux.HandleFunc("GET /assets/{name...}", s.asset)
 	mux.HandleFunc("POST /login", s.login)
-	return http.MaxBytesHandler(mux, 1<<10) // only a login has a body
+	mux.Handle("POST /tables", s.guard(http.HandlerFunc(s.tables)))
+	return http.MaxBytesHandler(mux, 16<<10) // a token, or names of tables
 }
 
 // Listen opens the address. The default address gives way to a free port when
@@ -155,6 +163,7 @@ func (s *Server) Serve(l net.Listener) error {
 // Close answers the waiting requests, which must have been ended by
 // Progress.End, and closes the server within a second.
 func (s *Server) Close() error {
+	s.stop()
 	s.hub.end()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -33,6 +33,7 @@ type Status struct {
 	HTTP        *string     `json:"http"`
 	StoppedAt   *Time       `json:"stopped_at"`      // set when nothing runs: the last sign of life
 	LoadStarted *Time       `json:"load_started_at"` // since when a first load holds the source's xmin
+	LoadPaused  *Time       `json:"load_paused_at"`  // since when the load beside the stream rests; the stream goes on
 	LoadRows    *int64      `json:"-"`               // copied so far by the first load of this process
 	LoadRest    *int64      `json:"-"`               // bytes the first load has still to copy, an estimate
 }
@@ -64,6 +65,9 @@ type Source struct {
 	ConfirmedFlushLSN  *millrace.LSN `json:"confirmed_flush_lsn"`
 	RetainedWALBytes   *int64        `json:"retained_wal_bytes"`
 	SafeWALSizeBytes   *int64        `json:"safe_wal_size_bytes"`
+	// DiskFreeBytes is what the disk with the source's WAL has left; nil unless
+	// that is on this machine and the role may know where.
+	DiskFreeBytes *int64 `json:"disk_free_bytes"`
 	// MaxSlotWALKeepBytes is max_slot_wal_keep_size; nil without a limit.
 	MaxSlotWALKeepBytes *int64 `json:"max_slot_wal_keep_bytes"`
 	// SecondsUntilLost is when the slot is lost if it rests and WAL is written
@@ -99,7 +103,7 @@ type Destination struct {
 // Table is one table of the job's set.
 type Table struct {
 	Table         string `json:"table"`
-	State         string `json:"state"` // waiting, copying, copied or streaming
+	State         string `json:"state"` // waiting, copying, paused, copied or streaming
 	RowsCopied    *int64 `json:"rows_copied"`
 	RowsEstimated *int64 `json:"rows_estimated"`
 	BytesCopied   *int64 `json:"bytes_copied"`

@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/web"
 )
 
 // errLoaded ends a run that was to last until the first load is complete.
@@ -129,27 +127,3 @@ func (r *runner) setReached() {
 }
 
 const reachedTheStart = "the source's position at the start was reached"
-
-// showLoads adds what is loaded beside the stream to the tables of a status.
-func (e *engine) showLoads(st *web.Status) {
-	if e.backfill == nil {
-		return
-	}
-	left := map[string]int{}
-	for i := range st.Tables {
-		left[st.Tables[i].Table] = i
-	}
-	n := 0
-	for _, p := range e.backfill.Progress() {
-		i, ok := left[p.Name.String()]
-		if !ok {
-			continue
-		}
-		n++
-		t := &st.Tables[i]
-		t.State, t.RowsCopied, t.BytesCopied = "copying", web.Known(p.Rows), web.Known(p.Bytes)
-	}
-	if n > 0 && st.State == string(record.CatchingUp) && st.Reason == besideTheStream {
-		st.Reason = fmt.Sprintf("%s: %d of %d tables are left", besideTheStream, n, len(st.Tables))
-	}
-}

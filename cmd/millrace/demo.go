@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig/kafkaserver"
 	"github.com/millrace/millrace/internal/rig/pgserver"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/web"
@@ -22,19 +24,21 @@ import (
 func (a *app) demoCommand() *cobra.Command {
 	var rate int
 	var duration time.Duration
-	var open bool
+	var open, throughKafka bool
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Two servers, a live shop, and replication between them",
 		Long: `Demo starts two PostgreSQL servers, fills one with a small shop and keeps it busy, copies it
 to the other and follows it, and shows how far behind that is, here and on the dashboard.
 Now and then there is a rush, an import, and a report that locks a table of the target.
-Ctrl-C stops and removes everything. "make demo" fetches the servers first.`,
+Ctrl-C stops and removes everything. "make demo" fetches the servers first.
+
+With --kafka the shop goes into Kafka, and a consumer reads whole transactions back from it.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := withSignals(c.Context())
 			defer stop()
-			d := demo{app: a, rate: rate, open: open}
+			d := demo{app: a, rate: rate, open: open, throughKafka: throughKafka}
 			if duration > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, duration)
@@ -49,6 +53,7 @@ Ctrl-C stops and removes everything. "make demo" fetches the servers first.`,
 	}
 	c.Flags().IntVar(&rate, "rate", 50, "orders per second")
 	c.Flags().BoolVar(&open, "open", false, "open the dashboard in a browser")
+	c.Flags().BoolVar(&throughKafka, "kafka", false, "carry the shop into Kafka, and read it back")
 	c.Flags().DurationVar(&duration, "for", 0, "stop after this `TIME` (default: at Ctrl-C)")
 	return c
 }
@@ -56,9 +61,14 @@ Ctrl-C stops and removes everything. "make demo" fetches the servers first.`,
 // demo is one millrace demo.
 type demo struct {
 	*app
-	rate           int
-	open           bool
-	source, target *pgserver.Server
+	rate         int
+	open         bool
+	throughKafka bool
+
+	source *pgserver.Server
+	target *pgserver.Server     // nil with Kafka
+	broker *kafkaserver.Cluster // nil without
+	reader *consumer            // of it
 }
 
 var errDemoDiffers = errors.New("source and target differ")
@@ -70,23 +80,61 @@ func (d *demo) run(ctx context.Context) error {
 			Err:  fmt.Errorf("no PostgreSQL binaries in %s", pgserver.Dir()),
 			Hint: "run it with `make demo`, which fetches them"}
 	}
-	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %d …\n", majors[0], majors[1])
+	second := fmt.Sprint(majors[1])
+	if d.throughKafka {
+		second = "Kafka " + kafkaserver.Version
+	}
+	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %s …\n", majors[0], second)
 	var err error
 	if d.source, err = pgserver.Start(ctx, pgserver.Options{Major: majors[0], Name: "-demo-source",
 		Settings: []string{"max_slot_wal_keep_size=1GB"}}); err != nil {
 		return err
 	}
 	defer d.source.Close() //nolint:errcheck // the sweep of the next start removes what stays
-	if d.target, err = pgserver.Start(ctx, pgserver.Options{Major: majors[1], Name: "-demo-target"}); err != nil {
+	closeOther, err := d.startOther(ctx, majors[1])
+	if err != nil {
 		return err
 	}
-	defer d.target.Close() //nolint:errcheck // as above
+	defer closeOther()
 	shop, err := d.openShop(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.stderr, "source: psql '%s'\ntarget: psql '%s'\n", d.source.URL("shop"), d.target.URL("shop"))
+	fmt.Fprintf(d.stderr, "source: psql '%s'\n", d.source.URL("shop"))
+	if d.target != nil {
+		fmt.Fprintf(d.stderr, "target: psql '%s'\n", d.target.URL("shop"))
+	} else {
+		fmt.Fprintf(d.stderr, "Kafka: %s\n", d.broker.Brokers()[0])
+	}
 	return d.replicate(ctx, shop)
+}
+
+// startOther starts what the shop is carried to.
+func (d *demo) startOther(ctx context.Context, major int) (closeIt func(), err error) {
+	if !d.throughKafka {
+		if d.target, err = pgserver.Start(ctx, pgserver.Options{Major: major, Name: "-demo-target"}); err != nil {
+			return nil, err
+		}
+		return func() { _ = d.target.Close() }, nil // the sweep of the next start removes what stays
+	}
+	if !kafkaserver.Have() {
+		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "demo --kafka",
+			Err:  fmt.Errorf("no Kafka in %s, or no java", kafkaserver.LibDir()),
+			Hint: "run it with `make demo KAFKA=1`, which fetches it; a Java runtime (17 or newer) and Maven are needed"}
+	}
+	if d.broker, err = kafkaserver.Start(ctx, kafkaserver.Options{Name: "-demo"}); err != nil {
+		return nil, err
+	}
+	d.reader = &consumer{rows: make(map[string]int64)}
+	return func() { _ = d.broker.Close() }, nil // as above
+}
+
+// destination is the address of what the shop is carried to.
+func (d *demo) destination() string {
+	if d.target != nil {
+		return d.target.URL("shop")
+	}
+	return "kafka://" + strings.Join(d.broker.Brokers(), ",") + "/shop"
 }
 
 // demoServers chooses the oldest and the newest version at hand.
@@ -105,6 +153,9 @@ func demoServers() []int {
 
 func (d *demo) openShop(ctx context.Context) (*shop, error) {
 	for _, s := range []*pgserver.Server{d.source, d.target} {
+		if s == nil {
+			continue
+		}
 		if err := execute(ctx, s.URL("postgres"), "CREATE DATABASE shop"); err != nil {
 			return nil, err
 		}
@@ -146,9 +197,14 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 	shopClosed := make(chan error, 1)
 	go func() { shopClosed <- shop.work(shopCtx, d.rate) }()
 	var side sync.WaitGroup
-	side.Go(func() { d.report(shopCtx, job) })
+	readerEnded := make(chan error, 1)
+	if d.target != nil {
+		side.Go(func() { d.report(shopCtx, job) })
+	} else {
+		side.Go(func() { readerEnded <- d.reader.follow(jobCtx, job) })
+	}
 	side.Go(func() { d.showAddress(shopCtx, job) })
-	defer func() { closeShop(); side.Wait() }()
+	defer func() { closeShop(); stopJob(errSignal); side.Wait() }()
 
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -159,6 +215,9 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 			continue
 		case err = <-jobEnded:
 			return errors.Join(err, errors.New("the job ended"))
+		case err = <-readerEnded:
+			closeShop()
+			err = errors.Join(err, <-shopClosed)
 		case err = <-shopClosed:
 		}
 		break
@@ -174,7 +233,7 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 // openJob makes the job that the flags of millrace run would.
 func (d *demo) openJob() (*runner, error) {
 	a := &app{stdout: d.stdout, stderr: d.stderr, quiet: !d.verbose, verbose: d.verbose, logFormat: d.logFormat,
-		job: "demo", from: d.source.URL("shop"), to: d.target.URL("shop"), tables: []string{"public.*"}, isolated: true}
+		job: "demo", from: d.source.URL("shop"), to: d.destination(), tables: []string{"public.*"}, isolated: true}
 	f := runFlags{bootstrap: true, bootstrapFlags: bootstrapFlags{createPublication: true, pgDump: d.source.Bin("pg_dump")}}
 	s, err := a.load(f.override)
 	if err != nil {
@@ -207,6 +266,9 @@ func (d *demo) showAddress(ctx context.Context, job *runner) {
 // show prints one line: a terminal's last one is replaced.
 func (d *demo) show(st *web.Status, orders int64) {
 	line := fmt.Sprintf("%s · %s orders · lag %s", st.State, count(orders), lagText(st.Lag))
+	if d.reader != nil {
+		line += fmt.Sprintf(" · %s transactions read back from Kafka", count(d.reader.transactions.Load()))
+	}
 	if st.State != string(record.Streaming) && st.Reason != "" {
 		line = st.State + ": " + st.Reason
 	}
@@ -217,18 +279,27 @@ func (d *demo) show(st *web.Status, orders int64) {
 	fmt.Fprintln(d.stderr, line)
 }
 
-// settle waits until the target holds all of the shop, and compares.
+// settle waits until all of the shop has come through, and compares.
 func (d *demo) settle(shop *shop) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	want, err := shop.totals(ctx, d.source.URL("shop"))
+	sum, other := shop.totals, "target"
+	if d.reader != nil {
+		sum, other = shop.tally, "what was read back"
+	}
+	want, err := sum(ctx, d.source.URL("shop"))
 	if err != nil {
 		return err
 	}
 	for {
-		got, err := shop.totals(ctx, d.target.URL("shop"))
+		var got string
+		if d.reader != nil {
+			got = d.reader.tally()
+		} else {
+			got, err = sum(ctx, d.target.URL("shop"))
+		}
 		if err == nil && got == want {
-			fmt.Fprintf(d.stderr, "source and target are equal: %s\n", got)
+			fmt.Fprintf(d.stderr, "source and %s are equal: %s\n", other, got)
 			return nil
 		}
 		select {

@@ -14,6 +14,29 @@ import (
 
 var dashboard = regexp.MustCompile(`(?m)^dashboard: (http://127\.0\.0\.1:\d+/)$`)
 
+// TestDemoKafka: the shop goes into Kafka, and what is read back has as many rows.
+func TestDemoKafka(t *testing.T) {
+	if len(demoServers()) == 0 || !rig.HaveKafka() {
+		t.Skip("no PostgreSQL binaries, or no Kafka: make rig fetches them")
+	}
+	var out syncBuffer
+	d := demo{app: &app{stdout: io.Discard, stderr: &out}, rate: 50, throughKafka: true}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- d.run(ctx) }()
+	rig.Eventually(t, 2*time.Minute, func() bool { return readBack.MatchString(out.String()) }, "what is in Kafka is read back")
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if !strings.Contains(out.String(), "source and what was read back are equal: ") {
+		t.Errorf("not compared:\n%s", out.String())
+	}
+}
+
+var readBack = regexp.MustCompile(`streaming · .* · [1-9][0-9,]* transactions read back from Kafka`)
+
 // TestDemo: the first thing that people try. It names a dashboard that answers,
 // streams, and finds both sides equal at its end.
 func TestDemo(t *testing.T) {

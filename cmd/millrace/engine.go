@@ -25,6 +25,7 @@ type engine struct {
 	relay    *relay.Relay
 	spool    *spool.Spool  // nil if nothing is spooled
 	loaded   chan struct{} // see tellLoaded
+	meter    meter         // of loads beside the stream
 }
 
 func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {

@@ -42,16 +42,20 @@ type observation struct {
 // foresees the end, and tells when the job is to stop. It never touches the slot.
 type governor struct {
 	maxLag, maxRetained int64  // bytes; 0: no alarm
-	action              string // config.ActionAlarm or config.ActionStop
+	action              string // one of config's Action…
 	log                 *slog.Logger
 	onAlarm             func(name, message string) // with an empty message it has ended
 	stop                func(error)
+	// rest has what is loaded beside the stream rest, or go on, and tells
+	// whether something rests.
+	rest func(on bool, why string) bool
 
 	began    time.Time
 	last     observation
 	growth   float64   // bytes per second by which the kept WAL grows, smoothed
 	since    time.Time // the retention alarm's, as far as it is for us to act on
 	stopping bool
+	resting  bool // the load rests
 	blamed   bool // it was told that a transaction holds the WAL
 
 	mu     sync.Mutex
@@ -61,7 +65,7 @@ type governor struct {
 func newGovernor(s *settings, log *slog.Logger) *governor {
 	return &governor{maxLag: int64(s.Resources.MaxReplicationLag), maxRetained: int64(s.Resources.WALRetentionAlarm),
 		action: s.Safety.WALRetentionAction, log: log, active: make(map[string]web.Alarm),
-		onAlarm: func(string, string) {}, stop: func(error) {}}
+		onAlarm: func(string, string) {}, stop: func(error) {}, rest: func(bool, string) bool { return false }}
 }
 
 // observe judges one look. It is called by one goroutine.
@@ -75,7 +79,12 @@ func (g *governor) observe(o observation) {
 	g.blame(kept, held && o.oldest != nil)
 	g.set("wal_status", unsafeText(o.slot))
 	g.set("wal_forecast", g.forecast(left, what))
-	g.act(o, held)
+	switch g.action {
+	case config.ActionPauseLoad:
+		g.pause(o, held, kept)
+	case config.ActionStop:
+		g.act(o, held)
+	}
 }
 
 // measure smooths the growth of what the slot keeps. A gap in the looks, or
@@ -179,6 +188,20 @@ func (g *governor) blame(kept string, held bool) {
 	g.blamed = kept != "" && (held || g.blamed)
 }
 
+// pause has the load rest from the alarm on, and go on once a quarter of the limit
+// is free again: what the stream lags behind is the reason of most retained WAL, and
+// the load takes the destination's time from it. It goes on as well where a
+// transaction of the source is what holds the WAL, which no pause frees.
+func (g *governor) pause(o observation, held bool, kept string) {
+	switch {
+	case o.slot == nil: // unknown: as it was
+	case g.resting && (held || o.slot.RetainedBytes <= g.maxRetained-g.maxRetained/4):
+		g.resting = g.rest(false, "")
+	case !g.resting && !held && kept != "":
+		g.resting = g.rest(true, kept)
+	}
+}
+
 // act ends the run where the configuration wants that, once the alarm has lasted
 // and nothing gets better: a job that catches up is left to it, and so is one
 // that can't help it.
@@ -190,7 +213,7 @@ func (g *governor) act(o observation, held bool) {
 	if g.since.IsZero() {
 		g.since = o.at
 	}
-	if g.action != config.ActionStop || g.stopping || o.at.Sub(g.since) < actAfter {
+	if g.stopping || o.at.Sub(g.since) < actAfter {
 		return
 	}
 	g.stopping = true

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +147,45 @@ func TestNoForecastOfSteps(t *testing.T) {
 	}
 	if len(x.told) != 0 {
 		t.Errorf("told %q", x.told)
+	}
+}
+
+// TestPauseAction: the load rests from the alarm on until a quarter of the limit is
+// free again. There may be nothing that could rest yet, and nothing rests where a
+// transaction of the source holds the WAL.
+func TestPauseAction(t *testing.T) {
+	x := newGoverned(config.ActionPauseLoad)
+	var told []string
+	loading := false
+	x.rest = func(on bool, why string) bool {
+		told = append(told, fmt.Sprint(on, " ", strings.Contains(why, "slot s keeps")))
+		return on && loading
+	}
+	look := func(retained, confirmed int64, want ...string) {
+		t.Helper()
+		told = nil
+		slot := x.slot
+		slot.RetainedBytes, slot.ConfirmedFlush = retained, slot.Restart+millrace.LSN(confirmed)
+		x.observe(observation{at: x.now, slot: &slot})
+		if !slices.Equal(told, want) {
+			t.Errorf("%d MiB retained: %q, want %q", retained/mb, told, want)
+		}
+	}
+	look(2000*mb, 0)
+	look(2001*mb, 0, "true true") // nothing to load
+	loading = true
+	look(2001*mb, 0, "true true")
+	look(2001*mb, 0)
+	look(1501*mb, 0)
+	x.observe(observation{at: x.now}) // the source can't be reached
+	look(1501*mb, 0)
+	look(1500*mb, 0, "false false")
+	look(1501*mb, 0)
+	look(2001*mb, 0, "true true")
+	look(2001*mb, 1900*mb, "false false") // held by a transaction
+	look(2001*mb, 1900*mb)
+	if len(x.stopped) != 0 {
+		t.Errorf("stopped: %v", x.stopped)
 	}
 }
 

@@ -94,6 +94,20 @@ func (k *keeper) set(state record.State, reason string) {
 	k.poke()
 }
 
+// swap is set if the present state and reason are these.
+func (k *keeper) swap(from record.State, because string, to record.State, reason string) {
+	k.mu.Lock()
+	same := k.state == from && k.reason == because
+	if same {
+		k.log.Info("state changed", "state", to, "reason", reason)
+		k.state, k.reason, k.hint, k.dirty = to, reason, hintOf(to), true
+	}
+	k.mu.Unlock()
+	if same {
+		k.poke()
+	}
+}
+
 // tell passes a state on, once.
 func (k *keeper) tell(state record.State, reason, hint string) {
 	k.mu.Lock()
@@ -119,6 +133,8 @@ func hintOf(state record.State) string {
 		return "wait: the source keeps its log and old row versions until the first load is complete"
 	case record.CatchingUp:
 		return "wait: the lag shows how far it is"
+	case record.Paused:
+		return "wait: the load goes on once the slot keeps less than three quarters of resources.wal_retention_alarm; the lag shows how the stream gets on"
 	case record.Streaming:
 		return "millrace wait --now returns once the destination holds what the source has"
 	}

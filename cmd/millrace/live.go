@@ -14,7 +14,7 @@ import (
 func (r *runner) status() *web.Status {
 	rt, state, reason, hint := r.keeper.current()
 	r.mu.Lock()
-	j, cp, e, l := r.record, r.cp, r.engine, r.load
+	j, cp, e, l, resting := r.record, r.cp, r.engine, r.load, r.resting
 	r.mu.Unlock()
 	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
 		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
@@ -64,7 +64,7 @@ func (r *runner) status() *web.Status {
 	}
 	st.Tables = tableStatus(j, changes)
 	if e != nil {
-		e.showLoads(st)
+		e.showLoads(st, resting.since)
 	}
 	l.show(st)
 	return st

@@ -59,6 +59,7 @@ type runner struct {
 	load    *load // nil unless this process does or did the first load
 	loading bool  // what the record says of the end is the load's to write
 	reached bool  // the source's position at the start
+	resting rest  // of what is loaded beside the stream
 
 	// reading is held from when the record is read until it is remembered, so that
 	// no older one is remembered after it.
@@ -73,7 +74,7 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 	r.keeper = newKeeper(s)
 	r.keeper.standby, r.keeper.onState = f.standby, r.tellState
 	r.governor = newGovernor(s, s.log)
-	r.governor.onAlarm = r.tellAlarm
+	r.governor.onAlarm, r.governor.rest = r.tellAlarm, r.restLoad
 	r.taken.Store(-1)
 	r.watch = &sourceWatch{source: s.source, slotName: s.Slot(), progress: r.progress, governor: r.governor, log: s.log,
 		wake: make(chan struct{}, 1), onFree: r.takeOver}
@@ -116,8 +117,12 @@ func (r *runner) serve() error {
 	if err != nil {
 		return err
 	}
-	r.server = web.New(web.Options{Job: r.Job, Version: version(), Progress: r.progress, Status: r.status,
-		Numbers: r.numbers, WALSizes: r.watch.sizes, HeldOn: r.heldOn, Token: token, Journal: r.journal, Log: r.log})
+	o := web.Options{Job: r.Job, Version: version(), Progress: r.progress, Status: r.status,
+		Numbers: r.numbers, WALSizes: r.watch.sizes, HeldOn: r.heldOn, Token: token, Journal: r.journal, Log: r.log}
+	if r.HTTP.Actions {
+		o.Tables = r.changeTables
+	}
+	r.server = web.New(o)
 	r.keeper.setHTTP(reachable(l.Addr()))
 	close(r.listening)
 	done := make(chan struct{})

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/rig"
 )
@@ -36,20 +40,36 @@ const (
 // TestScripts runs testdata/script. Each script has two databases: the source
 // in $MILLRACE_FROM and the target in $MILLRACE_TO, and a job, $JOB, named
 // after the source.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "script", "") }
+
+// TestKafkaScripts runs testdata/kafka, with the address of a broker in $BROKER.
+func TestKafkaScripts(t *testing.T) {
+	if !rig.HaveKafka() {
+		t.Skip("no Kafka: make rig fetches it")
+	}
+	runScripts(t, "kafka", rig.SharedKafka(t).Brokers()[0])
+}
+
+func runScripts(t *testing.T, dir, broker string) {
+	t.Helper()
 	source, target := rig.Shared(t, sourceMajor), rig.Shared(t, targetMajor)
 	testscript.Run(t, testscript.Params{
-		Dir:                 filepath.Join("testdata", "script"),
+		Dir:                 filepath.Join("testdata", dir),
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			tb := e.T().(testing.TB) //nolint:forcetypeassert // testscript.Run was given a *testing.T
 			from, to := source.NewDB(tb), target.NewDB(tb)
-			e.Setenv("MILLRACE_FROM", from.URL())
-			e.Setenv("MILLRACE_TO", to.URL())
+			for _, name := range []string{"MILLRACE_FROM", "SOURCE_URL"} {
+				e.Setenv(name, from.URL())
+			}
+			for _, name := range []string{"MILLRACE_TO", "TARGET_URL"} {
+				e.Setenv(name, to.URL())
+			}
 			e.Setenv("OTHER_SERVER", target.URL("postgres"))
 			e.Setenv("JOB", from.Name)
+			e.Setenv("BROKER", broker)
 			e.Setenv("SOURCE_PORT", strconv.Itoa(source.Port()))
 			e.Setenv("TARGET_PORT", strconv.Itoa(target.Port()))
 			e.Setenv("TARGET_DB", to.Name)
@@ -59,9 +79,15 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"sql":   sqlCommand,
-			"await": awaitCommand,
-			"exits": exitsCommand,
+			"sql":       sqlCommand,
+			"await":     awaitCommand,
+			"exits":     exitsCommand,
+			"consume":   consumeCommand,
+			"laststate": lastStateCommand,
+			"expand": func(ts *testscript.TestScript, _ bool, args []string) {
+				text := os.Expand(ts.ReadFile(args[0]), ts.Getenv)
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
+			},
 			"envfile": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 			},
@@ -72,9 +98,9 @@ func TestScripts(t *testing.T) {
 func url(ts *testscript.TestScript, which string) string {
 	switch which {
 	case "source":
-		return ts.Getenv("MILLRACE_FROM")
+		return ts.Getenv("SOURCE_URL")
 	case "target":
-		return ts.Getenv("MILLRACE_TO")
+		return ts.Getenv("TARGET_URL")
 	}
 	ts.Fatalf("want source or target, not %q", which)
 	return ""
@@ -131,6 +157,53 @@ func exitsCommand(ts *testscript.TestScript, _ bool, args []string) {
 	if strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exit code %d, want %s", code, args[0])
 	}
+}
+
+// consumeCommand is "consume N TOPIC FILE": it writes the first N records of a topic
+// that a read_committed consumer sees, one "KEY VALUE" a line.
+func consumeCommand(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(ts.Getenv("BROKER")), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeTopics(args[1]), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	ts.Check(err)
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var out strings.Builder
+	for n := 0; n < want; {
+		fetches := cl.PollFetches(ctx)
+		ts.Check(ctx.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			value := "null"
+			if r.Value != nil {
+				value = string(r.Value)
+			}
+			fmt.Fprintf(&out, "%s %s\n", r.Key, value)
+			n++
+		})
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), []byte(out.String()), 0o600))
+}
+
+// lastStateCommand is "laststate MESSAGES FILE": it writes what a platform gives
+// back, the last STATE of a connector's messages, as a list.
+func lastStateCommand(ts *testscript.TestScript, _ bool, args []string) {
+	var last json.RawMessage
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		var m struct {
+			Type  string          `json:"type"`
+			State json.RawMessage `json:"state"`
+		}
+		ts.Check(json.Unmarshal([]byte(line), &m))
+		if m.Type == "STATE" {
+			last = m.State
+		}
+	}
+	if last == nil {
+		ts.Fatalf("no STATE in %s", args[0])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte("["+string(last)+"]"), 0o600))
 }
 
 // TestReference keeps docs/cli.md equal to what the binary says of itself.

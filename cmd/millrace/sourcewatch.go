@@ -46,6 +46,7 @@ type sourceWatch struct {
 	spilled  bool            // it has spilled since the look before
 	oldest   *catalog.Backend
 	looks    int
+	free     *int64 // bytes of the disk there; nil: can't be seen
 	walDir   string // where the source keeps its WAL, as far as that is on this machine
 }
 
@@ -120,8 +121,9 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	if err := w.lookCloser(ctx, conn, name, slot); err != nil {
 		return err
 	}
-	now := time.Now()
+	now, free := time.Now(), freeSpace(w.walDir)
 	w.mu.Lock()
+	w.free = free
 	if slot != nil && (w.slot == nil || slot.ConfirmedFlush != w.slot.ConfirmedFlush) {
 		w.moved = now
 	}
@@ -129,7 +131,7 @@ func (w *sourceWatch) look(ctx context.Context, conn *pgx.Conn) error {
 	oldest := w.oldest
 	w.mu.Unlock()
 	w.progress.Observe(position, now)
-	w.governor.observe(observation{at: now, slot: slot, lag: w.progress.Lag(now), free: freeSpace(w.walDir), oldest: oldest})
+	w.governor.observe(observation{at: now, slot: slot, lag: w.progress.Lag(now), free: free, oldest: oldest})
 	if slot != nil && !slot.Active {
 		w.onFree()
 	}
@@ -191,7 +193,7 @@ func (w *sourceWatch) know(server *catalog.Server) {
 func (w *sourceWatch) forget() {
 	w.mu.Lock()
 	w.position, w.slot = 0, nil
-	w.sender, w.spilled, w.oldest, w.looks = nil, false, nil, 0
+	w.sender, w.spilled, w.oldest, w.looks, w.free = nil, false, nil, 0, nil
 	w.mu.Unlock()
 	w.progress.Observe(0, time.Now())
 }
@@ -210,7 +212,9 @@ func (w *sourceWatch) sizes() (page, segment uint64) {
 func (w *sourceWatch) status() web.Source {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return sourceStatus(w.slotName, w.server, w.position, w.slot, w.oldest)
+	st := sourceStatus(w.slotName, w.server, w.position, w.slot, w.oldest)
+	st.DiskFreeBytes = w.free
+	return st
 }
 
 // confirmedAge is how long confirmed_flush_lsn has rested.

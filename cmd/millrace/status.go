@@ -278,6 +278,9 @@ func statusText(st *web.Status, now time.Time) string {
 		add("load started", fmt.Sprintf("%s (the source's xmin is held since then)", st.LoadStarted))
 	}
 	add("first load", loadText(st.Load))
+	if st.LoadPaused != nil {
+		add("load rests", fmt.Sprintf("since %s (the stream goes on)", st.LoadPaused))
+	}
 	add("lag", lagText(st.Lag))
 	add("waits for", waitsText(st.Lag))
 	add("rates", ratesText(st.Rates))

@@ -26,30 +26,61 @@ takes the change up at its next run.`,
 the publication where that is the job's own or --create-publication allows it, and has them
 loaded in chunks while the stream goes on. Their load begins once all transactions have ended
 that were open before.`, `  millrace table add -c shop.yaml public.invoices 'billing.*'`, &f,
-		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
-			return bootstrap.AddTables(ctx, o)
-		}, "is loaded beside the stream")
+		"is loaded beside the stream")
 	f.add(add)
 	again := a.tableVerb("resnapshot", "Read tables again, in place", `Resnapshot reads tables of the job again, in chunks beside the stream, and writes what
 differs in one transaction of the destination: readers see the old or the new rows, and rows
 that are right are not touched. Until then the table stays as it is. It also cures a job that
 has stopped at a change of such a table, which is passed over then.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
-		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
-			return bootstrap.Resnapshot(ctx, o, backfill.ReplaceMark)
-		}, "is read again")
+		"is read again")
 	drop := a.tableVerb("drop", "Take tables out of the job", `Drop takes tables out of the job and, where that is the job's own, out of the publication.
 Their rows stay at the destination. From a publication of somebody else they have to be
 excluded in the configuration before.`, `  millrace table drop -c shop.yaml public.audit`, nil,
-		func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
-			return bootstrap.DropTables(ctx, o, func(t millrace.TableName) bool { return !s.patterns.Empty() && !s.patterns.Match(t) })
-		}, "is no longer carried")
+		"is no longer carried")
 	c.AddCommand(add, again, drop)
 	return c
 }
 
+// tableChanges change the set of tables of a job, by their verbs.
+var tableChanges = map[string]func(context.Context, *settings, bootstrap.Options) ([]millrace.TableName, error){
+	"add": func(ctx context.Context, _ *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+		return bootstrap.AddTables(ctx, o)
+	},
+	"resnapshot": func(ctx context.Context, _ *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+		return bootstrap.Resnapshot(ctx, o, backfill.ReplaceMark)
+	},
+	"drop": func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
+		return bootstrap.DropTables(ctx, o, func(t millrace.TableName) bool { return !s.patterns.Empty() && !s.patterns.Match(t) })
+	},
+}
+
+// changeTables does one of them, for the tables that the patterns match.
+func (s *settings) changeTables(ctx context.Context, verb string, patterns catalog.Patterns, f *bootstrapFlags) ([]millrace.TableName, error) {
+	if s.kafka != nil {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for Kafka"),
+			Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
+	}
+	o := s.loadOptions(f, instanceID())
+	o.Patterns = patterns
+	return tableChanges[verb](ctx, s, o)
+}
+
+// changeTables does one of them for the page, while the job runs.
+func (r *runner) changeTables(ctx context.Context, verb string, tables []string) ([]string, error) {
+	patterns, errs := catalog.ParsePatterns(tables)
+	if len(errs) > 0 {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errs[0], Hint: "name tables as schema.table"}
+	}
+	changed, err := r.settings.changeTables(ctx, verb, patterns, &r.flags.bootstrapFlags)
+	names := make([]string, len(changed))
+	for i, n := range changed {
+		names[i] = n.String()
+	}
+	return names, err
+}
+
 // tableVerb is one of the verbs: it names tables by patterns.
-func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags,
-	do func(context.Context, *settings, bootstrap.Options) ([]millrace.TableName, error), done string) *cobra.Command {
+func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags, done string) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " TABLE…", Short: short, Long: long, Example: example, Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -64,15 +95,9 @@ func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags,
 			if err != nil {
 				return err
 			}
-			if s.kafka != nil {
-				return &millrace.Error{Kind: millrace.KindConfig, Op: c.CommandPath(), Err: errors.New("not available in this version for Kafka"),
-					Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
-			}
 			ctx, stop := withSignals(c.Context())
 			defer stop()
-			o := s.loadOptions(f, instanceID())
-			o.Patterns = patterns
-			names, err := do(ctx, s, o)
+			names, err := s.changeTables(ctx, name, patterns, f)
 			if err != nil {
 				return &exit{jobExitCode(err), err}
 			}

@@ -30,6 +30,7 @@ type Options struct {
 	Tables               []string // none: all
 	Existing             bool     // schema: existing
 	Token                string   // of HTTP; none: no token
+	HTTP                 string   // more keys of http, such as "actions: true"
 	SourceKeys           string   // more keys of source.postgres, such as "streaming: on"
 	Extra                string   // more lines of YAML
 	Kafka                string   // what stands below destination.kafka, in braces; Target may be nil then
@@ -118,7 +119,11 @@ func (o Options) yaml() string {
 	} else {
 		fmt.Fprintf(&b, "destination:\n  postgres: {url: %s, schema: %s}\n", quote(target), schema)
 	}
-	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\", token: %s}\n%s", quote(o.Token), o.Extra)
+	more := o.HTTP
+	if more != "" {
+		more = ", " + more
+	}
+	fmt.Fprintf(&b, "http: {listen: \"127.0.0.1:0\", token: %s%s}\n%s", quote(o.Token), more, o.Extra)
 	return b.String()
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/millrace/millrace/internal/blackbox"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/web"
@@ -215,6 +216,59 @@ func TestBrowser(t *testing.T) {
 	b.clean(origin)
 	p.Kill(t)
 	b.until(`!document.getElementById("lost").hidden && document.getElementById("live").hidden`, "the page says that its values are old")
+}
+
+// TestBrowserTables: where the operator has enabled it, tables are added, read again
+// and dropped on the page, each but the first after a question.
+func TestBrowserTables(t *testing.T) {
+	b := newBrowser(t)
+	p := newPair(t, plan{schema: `CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0);
+		CREATE TABLE more (id int PRIMARY KEY); INSERT INTO more VALUES (1), (2)`, options: func(o *blackbox.Options, _ *pair) {
+		o.Tables, o.HTTP = []string{"public.t"}, "actions: true"
+	}})
+	p.source.SQL(t, "DROP PUBLICATION "+p.slotName())
+	p.Start(t, "--bootstrap", "--create-publication")
+	p.sync(t)
+	p.shown(t) // learns the address
+	origin := "http://" + p.address[p.PID()] + "/"
+	b.run("open", chromedp.EmulateViewport(1200, 900), chromedp.Navigate(origin), chromedp.WaitVisible("#add"))
+	said := `document.getElementById("said").textContent`
+
+	b.run("add what is not there", chromedp.SendKeys("#add-table", "public.nothing"+kb.Enter))
+	b.until(said+`.includes("public.nothing")`, "the refusal is shown")
+	b.run("add", chromedp.SetValue("#add-table", ""), chromedp.SendKeys("#add-table", "public.more"+kb.Enter))
+	b.until(said+` === "public.more is loaded beside the stream"`, "the table is added")
+	rig.Eventually(t, patience, func() bool {
+		n, err := p.target.Server.TryQuery(p.target.Name, "SELECT count(*) FROM more")
+		return err == nil && n == "2"
+	}, "its rows are there")
+	b.until(`document.querySelector('button[data-table="public.more"][data-action=drop]') !== null`, "the page has it")
+
+	p.target.SQL(t, "SET session_replication_role = replica; UPDATE t SET v = 5")
+	again := `button[data-table="public.t"][data-action=resnapshot]`
+	b.run("ask", chromedp.Click(again), chromedp.WaitVisible("#ask"))
+	for _, scheme := range []string{"light", "dark"} {
+		b.run("scheme", b.scheme(scheme))
+		if poor := eval[[]string](b, contrasts); len(poor) > 0 {
+			t.Errorf("%s: too little contrast: %q", scheme, poor)
+		}
+	}
+	b.run("no", chromedp.Click("#ask button[value='']"), chromedp.WaitNotVisible("#ask"))
+	b.run("yes", chromedp.Click(again), chromedp.WaitVisible("#ask"), chromedp.Click("#ask-yes"))
+	b.until(said+` === "public.t is read again"`, "the table is read again")
+	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT v FROM t") == "0" }, "its row is as at the source")
+
+	b.run("drop", chromedp.Click(`button[data-table="public.more"][data-action=drop]`), chromedp.WaitVisible("#ask"), chromedp.Click("#ask-yes"))
+	b.until(said+` === "public.more is no longer carried"`, "the table is dropped")
+	b.until(`document.querySelector('button[data-table="public.more"]') === null`, "the page has it no more")
+	b.until(`/tables were changed/.test(document.getElementById("s-past").textContent)`, "the events tell of it")
+	if list := eval[[]string](b, unnamed); len(list) > 0 {
+		t.Errorf("without a name: %q", list)
+	}
+	b.run("phone", chromedp.EmulateViewport(375, 700))
+	if w := eval[int](b, `document.documentElement.scrollWidth`); w > 375 {
+		t.Errorf("%d pixels wide on a phone of 375", w)
+	}
 }
 
 // TestBrowserToken: a browser gets in with the token, and the stream with it.

@@ -190,6 +190,17 @@ func contains(text string, parts ...string) bool {
 // get asks the program's HTTP server.
 func (p *pair) get(t *testing.T, path string, query url.Values) (code int, body string) {
 	t.Helper()
+	return p.request(t, http.MethodGet, path+"?"+query.Encode(), "")
+}
+
+// post sends it JSON.
+func (p *pair) post(t *testing.T, path, body string) (int, string) {
+	t.Helper()
+	return p.request(t, http.MethodPost, path, body)
+}
+
+func (p *pair) request(t *testing.T, method, path, send string) (code int, body string) {
+	t.Helper()
 	addr := p.address[p.PID()]
 	if addr == "" {
 		rig.Eventually(t, patience, func() bool {
@@ -200,11 +211,14 @@ func (p *pair) get(t *testing.T, path string, query url.Values) (code int, body 
 		p.address[p.PID()] = addr
 	}
 	client := http.Client{Timeout: patience}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path+"?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(send))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+p.token)
+	if send != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)

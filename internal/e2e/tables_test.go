@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -17,7 +18,9 @@ import (
 func TestTableSet(t *testing.T) {
 	t.Parallel()
 	const rows = 2000
-	p := newPair(t, plan{schema: fmt.Sprintf(killedSchema, rows), options: func(o *blackbox.Options, _ *pair) { o.Tables = []string{"public.a"} }})
+	p := newPair(t, plan{schema: fmt.Sprintf(killedSchema, rows), options: func(o *blackbox.Options, _ *pair) {
+		o.Tables, o.HTTP, o.Token = []string{"public.a"}, "actions: true", "sesame"
+	}})
 	p.source.SQL(t, "DROP PUBLICATION "+p.slotName())
 	p.Start(t, "--bootstrap", "--create-publication")
 	p.sync(t)
@@ -165,8 +168,12 @@ func (p *pair) readsAgain(t *testing.T) {
 func (p *pair) drops(t *testing.T) {
 	t.Helper()
 	before := p.target.Query(t, "SELECT count(*) FROM b")
-	if r := p.Run(t, "table", "drop", "public.b"); r.Code != blackbox.Done {
-		t.Fatalf("table drop: exit code %d\n%s", r.Code, r.Stderr)
+	// As the page does it.
+	if code, body := p.post(t, "/tables", `{"action": "drop", "tables": ["public.c*"]}`); code != http.StatusConflict || !contains(body, "the job has no such table") {
+		t.Errorf("of a table that there is not: %d %s", code, body)
+	}
+	if code, body := p.post(t, "/tables", `{"action": "drop", "tables": ["public.b"]}`); code != http.StatusOK {
+		t.Fatalf("table drop: %d %s", code, body)
 	}
 	p.source.SQL(t, "INSERT INTO b VALUES ('dropped', 1); UPDATE a SET n = 77 WHERE id = (SELECT min(id) FROM a)")
 	p.sync(t)

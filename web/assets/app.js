@@ -151,6 +151,42 @@
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
+  // --- actions ----------------------------------------------------------
+  // Only where the operator has enabled them. The server refuses what comes
+  // from a page of another origin.
+  var add = $("add");
+  function act(action, table) {
+    $("said").textContent = "…";
+    fetch("/tables", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ action: action, tables: table.trim().split(/\s+/) }) })
+      .then(function (res) { return res.json().then(function (got) { return { ok: res.ok, got: got }; }); })
+      .then(function (r) {
+        var done = { add: "is loaded beside the stream", resnapshot: "is read again", drop: "is no longer carried" };
+        $("said").className = r.ok ? "good" : "poor";
+        $("said").textContent = r.ok ? r.got.tables.join(", ") + " " + done[action] : r.got.error + (r.got.hint ? " – " + r.got.hint : "");
+        if (r.ok) $("add-table").value = "";
+      }, function () {
+        $("said").className = "poor";
+        $("said").textContent = "No answer: look at the events below.";
+      });
+  }
+  if (add) {
+    add.hidden = false;
+    document.documentElement.classList.add("acts");
+    add.addEventListener("submit", function (e) { e.preventDefault(); act("add", $("add-table").value); });
+    $("s-tables").addEventListener("click", function (e) {
+      var b = e.target.closest("button[data-action]"), ask = $("ask");
+      if (!b) return;
+      var action = b.dataset.action, table = b.dataset.table;
+      $("ask-what").textContent = action === "drop" ?
+        "Take " + table + " out of the job? Its rows stay at the destination, and its changes are no longer carried." :
+        "Read " + table + " again? It stays as it is until all is read; then what differs is written, in one transaction.";
+      $("ask-yes").textContent = action === "drop" ? "Drop" : "Read again";
+      ask.returnValue = "";
+      ask.onclose = function () { if (ask.returnValue === "yes") act(action, table); };
+      ask.showModal();
+    });
+  }
+
   // --- stream -----------------------------------------------------------
   // Old values that look current are the worst a dashboard can show: when
   // nothing has come for five seconds the page says so.
