@@ -51,7 +51,9 @@ func TestPauseLoad(t *testing.T) {
 		t.Fatal("the load went on to its end")
 	}
 	p.source.SQL(t, "INSERT INTO live VALUES (2); UPDATE live SET id = 3 WHERE id = 1")
-	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT string_agg(id::text, ' ' ORDER BY id) FROM live") == "2 3" }, "the stream goes on")
+	rig.Eventually(t, patience, func() bool {
+		return p.target.Query(t, "SELECT string_agg(id::text, ' ' ORDER BY id) FROM live") == "2 3"
+	}, "the stream goes on")
 	wants(t, "the reason", p.status(t, "reason"), "the load rests", "slot "+p.slotName()+" keeps", "more than 24.0 MiB")
 	wants(t, "the record", p.record(t, "state"), "paused")
 	if p.status(t, "load_paused_at") == "" || p.metric(t, "load_paused") != 1 {
