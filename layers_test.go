@@ -46,7 +46,7 @@ var layers = map[string]string{
 	"kafka/record": ". datum catalog",
 
 	// Machinery of tests, benchmarks and the demo.
-	"bench":                    ". session catalog capture internal/rig/pgserver internal/rig/child",
+	"bench":                    ". session catalog capture internal/rig/pgserver internal/rig/kafkaserver internal/rig/child",
 	"internal/crash":           "",
 	"internal/rig":             "internal/rig/pgserver internal/rig/kafkaserver",
 	"internal/rig/pgserver":    "internal/rig/child",
@@ -59,6 +59,7 @@ var layers = map[string]string{
 	"internal/e2e":             "",
 	"internal/soak":            "",
 	"internal/connector":       "",
+	"internal/kcheck":          "",
 }
 
 // thirdParty says which modules each package uses outside tests, by the
@@ -84,9 +85,10 @@ var thirdParty = map[string]string{
 	"bootstrap":          "github.com/jackc/pgx/v5 golang.org/x/sync",
 	"check":              "github.com/jackc/pgx/v5 golang.org/x/sync",
 	"cmd/millrace":       "github.com/jackc/pgx/v5 github.com/spf13/cobra github.com/schollz/progressbar/v3 golang.org/x/sync golang.org/x/term",
-	"bench":              "github.com/jackc/pgx/v5 golang.org/x/sync",
+	"bench":              "github.com/jackc/pgx/v5 golang.org/x/sync github.com/twmb/franz-go",
 	"internal/rig":       "github.com/jackc/pgx/v5",
 	"internal/blackbox":  "github.com/jackc/pgx/v5",
+	"internal/kcheck":    "github.com/jackc/pgx/v5 github.com/twmb/franz-go",
 }
 
 // testsOnly are modules that tests of any package may use beside those of the

@@ -186,6 +186,7 @@ func (e *Endpoint) wrap(op string, err error) error {
 		return err
 	}
 	m := &millrace.Error{Kind: millrace.KindRetry, Op: op, Peer: e.Peer, Err: err, Condition: unreachable(e.Peer)}
+	var early *kgo.ErrFirstReadEOF
 	switch {
 	case errors.Is(err, kerr.SaslAuthenticationFailed):
 		m.Kind, m.Hint = millrace.KindPreflight, "correct sasl.user and sasl.password"
@@ -196,6 +197,15 @@ func (e *Endpoint) wrap(op string, err error) error {
 		m.Kind, m.Hint = millrace.KindPreflight, e.aclHint()
 	case certificate(err):
 		m.Kind, m.Hint = millrace.KindPreflight, "name the authority's certificate with tls.ca, and the broker by a name in its certificate"
+	case strings.Contains(err.Error(), "is this a plaintext connection"): // of the client, without a type
+		m.Kind, m.Hint = millrace.KindPreflight, "the listener at this port wants TLS: tls.enable: true, or ?tls=true"
+	case errors.As(err, new(tls.RecordHeaderError)):
+		m.Kind, m.Hint = millrace.KindPreflight, "name the port of a listener with TLS, or leave TLS out"
+	case alert(err):
+		m.Kind, m.Hint = millrace.KindPreflight, "the broker refused the TLS connection: name the client's certificate with tls.cert and tls.key, signed by an authority that the broker trusts"
+	case errors.As(err, &early):
+		// It can be a broker that is just being stopped.
+		m.Hint = "see whether the listener at this port wants TLS (tls.enable) or a user (sasl)"
 	case errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidTxnState),
 		errors.Is(err, kerr.InvalidProducerIDMapping):
 		m.Err = fmt.Errorf("%w (another instance took the job over, or the broker gave the transaction up)", err)
@@ -218,6 +228,13 @@ func certificate(err error) bool {
 	var h x509.HostnameError
 	var u x509.UnknownAuthorityError
 	return errors.As(err, &v) || errors.As(err, &h) || errors.As(err, &u)
+}
+
+// alert tells whether the other side ended a TLS connection with an alert, as it
+// does where it wants another certificate from us, or one at all.
+func alert(err error) bool {
+	var o *net.OpError
+	return errors.As(err, &o) && o.Op == "remote error"
 }
 
 func unreachable(p millrace.Peer) string { return string(p) + "_unreachable" }

@@ -119,6 +119,17 @@ func TestSecureKafkaWantsTLSAndPassword(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	cert, err := tls.LoadX509KeyPair(k.ClientFiles())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutual := kgo.DialTLSConfig(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}})
+	if err := kafkaClient(t, k.MutualBrokers(), mutual).Ping(ctx); err != nil {
+		t.Errorf("a client's certificate: %v", err)
+	}
+	if err := kafkaClient(t, k.MutualBrokers(), secure).Ping(ctx); err == nil {
+		t.Error("a client without a certificate was accepted")
+	}
 	c := kafkaClient(t, k.SecureBrokers(), secure, kgo.SASL(plain.Auth{User: kafkaserver.User, Pass: "wrong"}.AsMechanism()))
 	if err := c.Ping(ctx); err == nil {
 		t.Error("a wrong password was accepted")

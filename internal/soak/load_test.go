@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/internal/rig/child"
 )
 
@@ -47,31 +48,36 @@ func (s *soak) load(ctx context.Context, t *testing.T) {
 		t.Error(err)
 		return
 	}
+	// -n: otherwise it begins with a TRUNCATE of the history.
+	args := []string{"-n", "-c", "8", "-j", "2", "-T", fmt.Sprintf("%.0f", 5*s.length.Seconds()+120),
+		"-b", "tpcb-like@1000", "-f", bulk + "@1", "--max-tries=100"}
+	if s.rate > 0 {
+		args = append(args, "-R", strconv.Itoa(s.rate))
+	}
 	for ctx.Err() == nil {
-		out := &strings.Builder{}
-		// -n: otherwise it begins with a TRUNCATE of the history.
-		args := []string{"-n", "-c", "8", "-j", "2", "-T", fmt.Sprintf("%.0f", 5*s.length.Seconds()+120),
-			"-b", "tpcb-like@1000", "-f", bulk + "@1", "--max-tries=100"}
-		if s.rate > 0 {
-			args = append(args, "-R", strconv.Itoa(s.rate))
-		}
-		cmd := exec.Command(s.source.Bin("pgbench"), append(args, s.sourceDB.URL())...)
-		cmd.Stdout, cmd.Stderr = out, out
-		p, err := child.Start(cmd, syscall.SIGKILL)
-		if err != nil {
+		if err := pgbench(ctx, s.sourceDB, args...); err != nil && s.faults[crashSource] == 0 {
 			t.Error(err)
 			return
 		}
-		select {
-		case <-p.Done():
-			if s.faults[crashSource] == 0 {
-				t.Errorf("pgbench ended: %v\n%s", p.Wait(), out)
-				return
-			}
-			pause(ctx, 50*time.Millisecond)
-		case <-ctx.Done():
-			_ = p.Signal(syscall.SIGTERM) // may have ended just now
-			<-p.Done()
-		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// pgbench runs until ctx ends; it is an error if it ends before.
+func pgbench(ctx context.Context, db *rig.DB, args ...string) error {
+	out := &strings.Builder{}
+	cmd := exec.Command(db.Server.Bin("pgbench"), append(args, db.URL())...)
+	cmd.Stdout, cmd.Stderr = out, out
+	p, err := child.Start(cmd, syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.Done():
+		return fmt.Errorf("pgbench ended: %w\n%s", p.Wait(), out)
+	case <-ctx.Done():
+		_ = p.Signal(syscall.SIGTERM) // may have ended just now
+		<-p.Done()
+		return nil
 	}
 }

@@ -23,17 +23,22 @@ type Options struct {
 	// Settings are "name=value" broker settings; they come after the rig's own
 	// and win.
 	Settings []string
-	// Secure adds to each node a listener with TLS and SASL (PLAIN, SCRAM) and
-	// the authorizer, for which the plain listener is a super user.
+	// Secure adds to each node a listener with TLS and SASL (PLAIN, SCRAM), one
+	// with TLS where clients have certificates, and the authorizer, for which the
+	// plain listener is a super user.
 	Secure bool
+	// JVM are the options of the brokers' JVM; nil: small and soon there.
+	JVM []string
 	// Name is part of the directory's name, for whoever looks at it.
 	Name string
 }
 
-// User and Password are the account that a secure listener's PLAIN knows.
+// User and Password are the account that a secure listener's PLAIN knows;
+// Subject is the principal of the client's certificate.
 const (
 	User     = "millrace"
 	Password = "between-you-and-me"
+	Subject  = "CN=millrace"
 )
 
 // Cluster is a running cluster. One goroutine at a time should start and stop
@@ -47,10 +52,10 @@ type Cluster struct {
 }
 
 type node struct {
-	id                        int
-	port, controller, secured int
-	locks                     []io.Closer
-	dir                       string
+	id                                int
+	port, controller, secured, mutual int
+	locks                             []io.Closer
+	dir                               string
 
 	mu     sync.Mutex
 	run    *child.Process
@@ -105,7 +110,7 @@ func (c *Cluster) populate() error {
 	for i := range c.opt.Nodes {
 		n := &node{id: i + 1, dir: filepath.Join(c.place.Dir(), "node"+strconv.Itoa(i+1))}
 		c.nodes = append(c.nodes, n)
-		for _, port := range []*int{&n.port, &n.controller, &n.secured} {
+		for _, port := range []*int{&n.port, &n.controller, &n.secured, &n.mutual} {
 			p, lock, err := pgserver.TakePort()
 			if err != nil {
 				return err
@@ -195,6 +200,15 @@ func (c *Cluster) SecureBrokers() []string {
 	var list []string
 	for _, n := range c.nodes {
 		list = append(list, "localhost:"+strconv.Itoa(n.secured))
+	}
+	return list
+}
+
+// MutualBrokers are the addresses of the listeners that want a certificate.
+func (c *Cluster) MutualBrokers() []string {
+	var list []string
+	for _, n := range c.nodes {
+		list = append(list, "localhost:"+strconv.Itoa(n.mutual))
 	}
 	return list
 }

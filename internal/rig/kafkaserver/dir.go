@@ -34,7 +34,7 @@ func Have() bool {
 var jvm = []string{"-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxMetaspaceSize=160m",
 	"-Xshare:auto", "-Djava.awt.headless=true"}
 
-func java(main string, args ...string) *exec.Cmd {
+func java(jvm []string, main string, args ...string) *exec.Cmd {
 	all := append(append([]string{}, jvm...), "-cp", LibDir()+"/*", "-Dlog4j2.configurationFile="+logConfig(), main)
 	cmd := exec.Command("java", append(all, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8", "TZ=UTC"}
@@ -84,7 +84,7 @@ func template(scratch string) (string, error) {
 	if err := os.WriteFile(props, []byte(text), 0o644); err != nil {
 		return "", err
 	}
-	if out, err := java("kafka.tools.StorageTool", "format", "-t", newID(), "-c", props).CombinedOutput(); err != nil {
+	if out, err := java(jvm, "kafka.tools.StorageTool", "format", "-t", newID(), "-c", props).CombinedOutput(); err != nil {
 		return "", errors.New("format the storage: " + err.Error() + ": " + string(out))
 	}
 	return dir, os.Rename(unfinished, dir)

@@ -23,7 +23,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 	marks := make([]int64, len(c.nodes))
 	for i, n := range c.nodes {
 		var err error
-		if marks[i], err = n.launch(); err != nil {
+		if marks[i], err = n.launch(c.jvm()); err != nil {
 			return err
 		}
 	}
@@ -35,8 +35,15 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 	return nil
 }
 
+func (c *Cluster) jvm() []string {
+	if c.opt.JVM != nil {
+		return c.opt.JVM
+	}
+	return jvm
+}
+
 // launch starts the node and gives the length that its log had before.
-func (n *node) launch() (int64, error) {
+func (n *node) launch(jvm []string) (int64, error) {
 	log, err := os.OpenFile(n.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return 0, err
@@ -46,7 +53,7 @@ func (n *node) launch() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	cmd := java("kafka.Kafka", n.propertiesPath())
+	cmd := java(jvm, "kafka.Kafka", n.propertiesPath())
 	cmd.Dir = n.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := child.Start(cmd, syscall.SIGKILL)
@@ -151,7 +158,7 @@ func (c *Cluster) Restart(ctx context.Context, id int) error {
 	if err := n.end(syscall.SIGTERM); err != nil {
 		return err
 	}
-	mark, err := n.launch()
+	mark, err := n.launch(c.jvm())
 	if err != nil {
 		return err
 	}
