@@ -51,7 +51,8 @@ type Options struct {
 	Job                    string
 	Slot, Publication      string
 	Patterns               catalog.Patterns
-	CreatePublication      bool // by the configuration or a flag
+	Keys                   catalog.Keys // chosen instead of primary keys
+	CreatePublication      bool         // by the configuration or a flag
 	AllowRemotePublication bool
 	Failover               bool   // the slot is to be copied to standbys
 	SchemaMode             string // create or existing
@@ -105,13 +106,14 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		c.checkSlot,
 		c.checkFailover,
 		c.checkSourceTables,
+		c.checkKeys,
 		c.checkTargetTables,
 		c.checkDefinitions,
 		c.checkLoad,
 	}
 	if o.Other != nil {
 		steps = []func(context.Context) error{c.readRecord, c.checkSource, c.selectTables, c.checkPublication, c.checkSlot,
-			c.checkFailover, c.checkSourceTables, c.checkOther}
+			c.checkFailover, c.checkSourceTables, c.checkKeys, c.checkOther}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {

@@ -336,3 +336,45 @@ func TestMissingExtension(t *testing.T) {
 	b.dst.SQL(t, `CREATE EXTENSION citext`)
 	b.expect(t, nil)
 }
+
+// TestChosenKeys: what is named under keys has to be there, to have a value in each
+// row and change, and better has an index.
+func TestChosenKeys(t *testing.T) {
+	b := newBed(t, `CREATE TABLE fine (id int PRIMARY KEY, a int NOT NULL, b int NOT NULL); CREATE INDEX ON fine (b, a); ALTER TABLE fine REPLICA IDENTITY FULL;
+		CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL, n int, g int GENERATED ALWAYS AS (id) STORED);
+		CREATE TABLE loose (a int NOT NULL)`, ``)
+	for _, c := range []struct {
+		keys map[string][]string
+		want string
+	}{
+		{map[string][]string{"public.fine": {"b", "a"}, "public.t": {"id"}}, ""},
+		{map[string][]string{"public.fine": {"a"}}, `warning public.fine: no index has its rows in the order of keys: each chunk beside the stream sorts all of the table => CREATE INDEX CONCURRENTLY ON "public"."fine" ("a")`},
+		{map[string][]string{"public.loose": {"a"}}, `warning public.loose: no index has its rows in the order of keys: each chunk beside the stream sorts all of the table => CREATE INDEX CONCURRENTLY ON "public"."loose" ("a")`},
+		{map[string][]string{"public.gone": {"a"}}, "problem public.gone: keys names it, and it is no table of the job => correct it, or take it out of keys"},
+		{map[string][]string{"public.t": {"x"}}, "problem public.t: keys names the column x, which it does not have => name another column under keys"},
+		{map[string][]string{"public.t": {"g"}}, "problem public.t: keys names the column g, which is generated and so not in the stream => name another column under keys"},
+		{map[string][]string{"public.t": {"n"}}, `problem public.t: keys names the column n, which may be NULL: NULL has no place in an order => ALTER TABLE "public"."t" ALTER COLUMN "n" SET NOT NULL; or name another column under keys`},
+		{map[string][]string{"public.t": {"id", "a"}}, `problem public.t: keys names other columns than its replica identity: an UPDATE or DELETE does not say which values they had => ALTER TABLE "public"."t" REPLICA IDENTITY FULL`},
+	} {
+		keys, errs := catalog.ParseKeys(c.keys)
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		b.Keys = keys
+		r := b.run(t)
+		var got []string
+		for _, list := range []struct {
+			kind  string
+			found []Finding
+		}{{"problem", r.Problems}, {"warning", r.Warnings}} {
+			for _, f := range list.found {
+				if strings.Contains(f.Text, "keys") {
+					got = append(got, list.kind+" "+f.String()+" => "+f.Cure)
+				}
+			}
+		}
+		if !strings.HasPrefix(strings.Join(got, "\n"), c.want) || (c.want == "") != (len(got) == 0) {
+			t.Errorf("%v: %s", c.keys, strings.Join(got, "\n"))
+		}
+	}
+}

@@ -15,6 +15,10 @@ import (
 type Config struct {
 	Job         string
 	Source      Source
+	// Keys are columns that stand for a table's primary key where it is loaded in
+	// chunks and in what Kafka's records are keyed by, as they were written;
+	// catalog.ParseKeys reads them.
+	Keys        map[string][]string
 	Snapshot    Snapshot
 	Apply       Apply
 	Destination Destination

@@ -36,6 +36,7 @@ source:
     streaming: off
     two_phase: on
     origin: none
+keys: {public.events: [tenant, id], '"Odd".t': ['"K"']}
 snapshot: {mode: none, parallel: 4, timeout: 90m, rate: 10MiB}
 apply: {group: 1, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
 destination:
@@ -66,6 +67,10 @@ hooks: {webhook: {url: "http://127.0.0.1:9/x", authorization: Bearer x}, command
 var checks = Checks{
 	Patterns: func(texts []string) []error {
 		_, errs := catalog.ParsePatterns(texts)
+		return errs
+	},
+	Keys: func(texts map[string][]string) []error {
+		_, errs := catalog.ParseKeys(texts)
 		return errs
 	},
 	Conn: func(peer millrace.Peer, conn string, s Safety) error {
@@ -116,6 +121,7 @@ func TestEveryKey(t *testing.T) {
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
 			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: false, TwoPhase: true, Origin: "none",
 		}},
+		Keys:        map[string][]string{"public.events": {"tenant", "id"}, `"Odd".t`: {`"K"`}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, "delete"},
 		Destination: Destination{Postgres: DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}, Kafka: defaultKafka()},
@@ -228,7 +234,16 @@ func TestProblems(t *testing.T) {
 
 		{"mask: {public.users: {email: redact}}", "mask: not available in this version"},
 		{"mask:", "mask: not available in this version"},
-		{"keys: {}", "keys: not available in this version"},
+		{"keys: {}", ""},
+		{"keys: {public.events: [tenant, id]}", ""},
+		{"keys: [a]", "keys: want a mapping of tables to lists of columns, such as {public.events: [tenant, id]}"},
+		{"keys: {public.events: id}", "keys: public.events: want a list of texts"},
+		{"keys: {public.events: []}", "keys: public.events: want a list of columns"},
+		{"keys: {events: [id]}", `keys: events: table pattern "events": the schema is missing, as in public.orders or *.orders`},
+		{"keys: {public.*: [id]}", `keys: public.*: "public.*": want the name of one table`},
+		{"keys: {public.events: [a.b]}", `keys: public.events: column "a.b": want the name of one column`},
+		{"keys: {public.events: [id, ID]}", `keys: public.events: column "ID" is named twice`},
+		{"keys: {public.events: [id], PUBLIC.events: [id]}", "keys: public.events: the table is named twice"},
 		{"source: {kafka: {brokers: []}}", "source.kafka: not available in this version"},
 		{"destination: {stdout: {format: json}}", "destination.stdout: not available in this version"},
 		{"snapshot: {mode: incremental}", ""},

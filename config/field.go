@@ -13,7 +13,6 @@ import (
 // unavailable lists the keys of the contract that this version does not act
 // upon. What is below them is not looked at.
 var unavailable = map[string]bool{
-	"keys":               true,
 	"mask":               true,
 	"source.kafka":       true,
 	"destination.stdout": true,
@@ -42,6 +41,8 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.streaming":   onOff(&c.Source.Postgres.Streaming, "parallel"),
 		"source.postgres.two_phase":   onOff(&c.Source.Postgres.TwoPhase),
 		"source.postgres.origin":      choice(&c.Source.Postgres.Origin, []string{OriginAny, OriginNone}),
+
+		"keys": keys(&c.Keys),
 
 		"snapshot.mode": choice(&c.Snapshot.Mode,
 			[]string{ModeConsistent, ModeIncremental, ModeNone}),

@@ -15,6 +15,8 @@ import (
 type Checks struct {
 	// Patterns reads table patterns; one error per pattern that is wrong.
 	Patterns func([]string) []error
+	// Keys reads chosen keys; one error per table that is wrong.
+	Keys func(map[string][]string) []error
 	// Conn reads a connection string, under the rule of Safety. Its errors
 	// quote nothing of the string.
 	Conn func(peer millrace.Peer, conn string, safety Safety) error
@@ -38,6 +40,11 @@ func (c *Config) Validate(checks Checks) Problems {
 	if checks.Patterns != nil {
 		for _, err := range checks.Patterns(c.Source.Postgres.Tables) {
 			p.add("source.postgres.tables", "%v", err)
+		}
+	}
+	if checks.Keys != nil {
+		for _, err := range checks.Keys(c.Keys) {
+			p.add("keys", "%v", err)
 		}
 	}
 	c.validateRanges(&p)

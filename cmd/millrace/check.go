@@ -50,7 +50,7 @@ func (s *settings) checkOptions(f *bootstrapFlags) check.Options {
 		Source: s.source, Target: s.target, Job: s.Job, Slot: s.Slot(), Publication: s.Publication(), Patterns: s.patterns,
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
-		PGDump: f.pgDump, Failover: s.failover(), Log: s.log,
+		Keys: s.keys, PGDump: f.pgDump, Failover: s.failover(), Log: s.log,
 	}
 }
 

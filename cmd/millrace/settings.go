@@ -26,6 +26,7 @@ type settings struct {
 	// kafka is the destination, if that is not target.
 	kafka    *kafka.Endpoint
 	patterns catalog.Patterns
+	keys     catalog.Keys
 	log      *slog.Logger
 	warned   map[check.Finding]bool // what preflight has said
 	journal  *web.Journal           // what was logged
@@ -81,6 +82,13 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 			_, errs := catalog.ParsePatterns(texts)
 			return errs
 		},
+		Keys: func(texts map[string][]string) []error {
+			_, errs := catalog.ParseKeys(texts)
+			if len(texts) > 0 && len(errs) == 0 { // until something acts upon them
+				errs = append(errs, errors.New("not available in this version"))
+			}
+			return errs
+		},
 		Conn: func(peer millrace.Peer, conn string, safety config.Safety) error {
 			e := session.Static(peer, conn, c.Job)
 			e.TLS = session.TLSPolicy{Require: safety.RequireTLS, InsecureSkipVerify: safety.InsecureSkipTLSVerify}
@@ -93,7 +101,8 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 		},
 	}))
 	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
-	s := &settings{Config: c, patterns: patterns, log: log, journal: journal, warned: map[check.Finding]bool{}}
+	chosen, _ := catalog.ParseKeys(c.Keys)
+	s := &settings{Config: c, patterns: patterns, keys: chosen, log: log, journal: journal, warned: map[check.Finding]bool{}}
 	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
 	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
 	if k := &c.Destination.Kafka; k.Set() {
