@@ -13,8 +13,8 @@ import (
 // Config is the configuration of one job. Load and FromURLs fill it; flags may
 // change it before Validate.
 type Config struct {
-	Job         string
-	Source      Source
+	Job    string
+	Source Source
 	// Keys are columns that stand for a table's primary key where it is loaded in
 	// chunks and in what Kafka's records are keyed by, as they were written;
 	// catalog.ParseKeys reads them.
