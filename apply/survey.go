@@ -91,20 +91,31 @@ func (x *router) survey(ctx context.Context, targets map[millrace.TableName]*tar
 // constraints can be deferred, whether foreign keys act or check at once, and
 // whether row triggers and rules are in force in this session's role, on the
 // table or its partitions.
+//
+// Each catalog is read once: searched table by table, for a thousand tables that
+// would take most of the time until the first change is applied.
 const factsSQL = `
-SELECT c.oid::int8, c.reltype::int8,
-       EXISTS (SELECT FROM pg_catalog.pg_constraint k
-                WHERE k.condeferrable AND (k.conrelid = c.oid OR k.confrelid = c.oid)),
-       EXISTS (SELECT FROM pg_catalog.pg_constraint k
-                WHERE k.contype = 'f' AND (k.conrelid = c.oid OR k.confrelid = c.oid)
-                  AND (NOT k.condeferrable OR k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))),
-       EXISTS (SELECT FROM pg_catalog.pg_trigger g
-                WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgrelid IN (
-                       SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))
-                  AND NOT g.tgisinternal AND g.tgtype & 1 = 1 AND g.tgenabled::text = ANY ($2::text[])),
-       EXISTS (SELECT FROM pg_catalog.pg_rewrite r
-                WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled::text = ANY ($2::text[]))
-  FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::pg_catalog.oid[])`
+WITH keys AS MATERIALIZED (
+    SELECT conrelid, confrelid, condeferrable,
+           contype = 'f' AND (NOT condeferrable OR confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')) AS acts
+      FROM pg_catalog.pg_constraint WHERE condeferrable OR contype = 'f'),
+ends AS MATERIALIZED (
+    SELECT rel, bool_or(condeferrable) AS deferrable, bool_or(acts) AS acts
+      FROM (SELECT conrelid AS rel, condeferrable, acts FROM keys
+             UNION ALL SELECT confrelid, condeferrable, acts FROM keys) e
+     GROUP BY rel),
+triggered AS MATERIALIZED (
+    SELECT DISTINCT tgrelid FROM pg_catalog.pg_trigger
+     WHERE NOT tgisinternal AND tgtype & 1 = 1 AND tgenabled::text = ANY ($2::text[])),
+ruled AS MATERIALIZED (
+    SELECT DISTINCT ev_class FROM pg_catalog.pg_rewrite
+     WHERE ev_type <> '1' AND ev_enabled::text = ANY ($2::text[]))
+SELECT c.oid::int8, c.reltype::int8, COALESCE(e.deferrable, false), COALESCE(e.acts, false),
+       c.oid IN (SELECT tgrelid FROM triggered)
+         OR c.relkind = 'p' AND EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p JOIN triggered g ON g.tgrelid = p.relid),
+       c.oid IN (SELECT ev_class FROM ruled)
+  FROM pg_catalog.pg_class c LEFT JOIN ends e ON e.rel = c.oid
+ WHERE c.oid = ANY ($1::pg_catalog.oid[])`
 
 func (x *router) readFacts(ctx context.Context, targets map[millrace.TableName]*target) error {
 	firing := []string{"A", "O"}

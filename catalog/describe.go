@@ -16,7 +16,11 @@ import (
 // transaction. Elsewhere a table that is altered meanwhile can be described
 // half before and half after.
 func Describe(ctx context.Context, q Querier, oids []uint32) (map[uint32]*Table, error) {
-	found, err := readTables(ctx, q, someTablesSQL, oids)
+	return describeTables(ctx, q, someTablesSQL, oids)
+}
+
+func describeTables(ctx context.Context, q Querier, tables string, oids []uint32) (map[uint32]*Table, error) {
+	found, err := readTables(ctx, q, tables, oids)
 	if err != nil {
 		return nil, err
 	}

@@ -413,6 +413,10 @@ func TestLockedTable(t *testing.T) {
 	if err != nil || len(described) != 1 {
 		t.Error(described, err)
 	}
+	sized, err := Describe(ctx, conn, []uint32{tables[0].OID})
+	if err != nil || len(sized) != 1 || sized[tables[0].OID].Bytes != tables[0].Bytes {
+		t.Error(sized, err)
+	}
 }
 
 func TestReadTypes(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
@@ -49,8 +50,17 @@ func describe(t *testing.T, q Querier, schema, table string) *Table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tables[name(schema, table)] == nil {
+	found := tables[name(schema, table)]
+	if found == nil {
 		t.Fatalf("no table %s.%s", schema, table)
 	}
-	return tables[name(schema, table)]
+	sized, err := Describe(t.Context(), q, []uint32{found.OID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found.Bytes = sized[found.OID].Bytes
+	if diff := cmp.Diff(sized[found.OID], found); diff != "" {
+		t.Fatalf("by OID and by name:\n%s", diff)
+	}
+	return found
 }

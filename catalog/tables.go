@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// tableSQL reads one row per relation. pg_table_size waits behind ACCESS
-// EXCLUSIVE locks; of a table that has or awaits one, an estimate is read
-// instead, so that a long ALTER TABLE does not hold up who only looks.
-const tableSQL = `
+// tableSQL reads one row per relation, with sizeSQL or another expression as its
+// size.
+func tableSQL(size string) string {
+	return `
 WITH locked AS MATERIALIZED (
     SELECT DISTINCT relation FROM pg_catalog.pg_locks
      WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock')
@@ -20,11 +20,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpers
        COALESCE((SELECT i.indexrelid FROM pg_catalog.pg_index i
                   WHERE i.indrelid = c.oid AND i.indisreplident AND c.relreplident = 'i'), 0)::int8,
        COALESCE(pg_catalog.pg_relation_filenode(c.oid), 0)::int8,
-       c.relpages::int8,
-       CASE WHEN c.oid IN (SELECT relation FROM locked)
-            THEN c.relpages * pg_catalog.current_setting('block_size')::int8
-            ELSE COALESCE(pg_catalog.pg_table_size(c.oid), 0) END,
-       c.reltuples::int8,
+       c.relpages::int8, ` + size + `, c.reltuples::int8,
        c.relrowsecurity, c.relforcerowsecurity, c.relispartition,
        ARRAY(SELECT h.inhparent::int8 FROM pg_catalog.pg_inherits h WHERE h.inhrelid = c.oid ORDER BY h.inhseqno),
        EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = c.oid),
@@ -33,12 +29,27 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpers
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')`
+}
 
-const allTablesSQL = tableSQL + `
+// sizeSQL: pg_table_size waits behind ACCESS EXCLUSIVE locks; of a table that
+// has or awaits one, an estimate is read instead, so that a long ALTER TABLE does
+// not hold up who only looks.
+const sizeSQL = `
+       CASE WHEN c.oid IN (SELECT relation FROM locked)
+            THEN c.relpages * pg_catalog.current_setting('block_size')::int8
+            ELSE COALESCE(pg_catalog.pg_table_size(c.oid), 0) END`
+
+var (
+	allTablesSQL = tableSQL(sizeSQL) + `
    AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'millrace')
  ORDER BY n.nspname, c.relname`
+	someTablesSQL = tableSQL(sizeSQL) + someTables
+	// Looking at the files of a table and of its TOAST table takes longer than
+	// everything else that is read of it.
+	unsizedTablesSQL = tableSQL("0::int8") + someTables
+)
 
-const someTablesSQL = tableSQL + `
+const someTables = `
    AND c.oid = ANY ($1::pg_catalog.oid[])`
 
 // Tables lists every table, partitioned table, view, materialized view and
@@ -88,7 +99,8 @@ SELECT c.oid::int8
   JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = u.name
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')`
 
-// DescribeByName is Describe by name. Names that do not exist are left out.
+// DescribeByName is Describe by name, without the tables' sizes. Names that do not
+// exist are left out.
 func DescribeByName(ctx context.Context, q Querier, names []millrace.TableName) (map[millrace.TableName]*Table, error) {
 	schemas, tables := make([]string, len(names)), make([]string, len(names))
 	for i, n := range names {
@@ -102,7 +114,7 @@ func DescribeByName(ctx context.Context, q Querier, names []millrace.TableName) 
 	if err != nil {
 		return nil, fmt.Errorf("look up tables: %w", err)
 	}
-	described, err := Describe(ctx, q, oids)
+	described, err := describeTables(ctx, q, unsizedTablesSQL, oids)
 	if err != nil {
 		return nil, err
 	}

@@ -1,16 +1,20 @@
 package replication
 
 import (
+	"crypto/tls"
 	"net"
 	"syscall"
 )
 
-// rawConn gives the connection beneath TLS.
+// rawConn gives the connection beneath TLS and package session's own.
 func rawConn(conn net.Conn) net.Conn {
-	if outer, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		return outer.NetConn()
+	for {
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = outer.NetConn()
 	}
-	return conn
 }
 
 // socket is what pacing needs of the TCP socket beneath a connection. A nil
@@ -34,7 +38,8 @@ func newSocket(conn net.Conn) *socket {
 	if err != nil {
 		return nil
 	}
-	s := &socket{tcp: tcp, raw: raw, tls: conn != net.Conn(tcp)}
+	_, encrypted := conn.(*tls.Conn)
+	s := &socket{tcp: tcp, raw: raw, tls: encrypted}
 	s.setLowWater = func(fd uintptr) { setLowWater(fd, s.bytes) }
 	s.peek = func(fd uintptr) { s.found = peek(fd) }
 	return s

@@ -59,6 +59,16 @@ var keepalive = net.KeepAliveConfig{
 	Count:    3,
 }
 
+// dial opens a connection to a server.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{KeepAliveConfig: keepalive}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return prompt(conn), nil
+}
+
 const poolerHint = "connect to the server itself, not through a connection pooler such as PgBouncer"
 
 // Connect opens a session with all settings pinned. Statements are not cached:
@@ -116,8 +126,7 @@ func (e *Endpoint) prepare(role Role) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	dialer := &net.Dialer{KeepAliveConfig: keepalive}
-	cfg.DialFunc = dialer.DialContext
+	cfg.DialFunc = dial
 	if e.validate != nil {
 		cfg.ValidateConnect = e.validate
 	}
