@@ -299,6 +299,7 @@ func Finish(ctx context.Context, o Options, from millrace.LSN) error {
 }
 
 func (l *load) finishBeside(ctx context.Context, from millrace.LSN) (err error) {
+	l.aside = true
 	if l.target, err = l.Target.Connect(ctx, session.Watch); err != nil {
 		return err
 	}

@@ -88,6 +88,7 @@ type load struct {
 
 	server   *catalog.Server
 	replica  bool // the target's role may set session_replication_role
+	aside    bool // it works beside a run: which instance that is does not matter
 	set      snapshot.Selection
 	pub      *catalog.Publication // nil: to be created
 	prepared *definitions
@@ -303,7 +304,11 @@ func (l *load) inRecord(ctx context.Context, op string, do func(pgx.Tx) error) e
 		return session.Wrap(op, millrace.PeerDestination, err)
 	}
 	defer tx.Rollback(ctx)
-	if err := record.Hold(ctx, tx, l.job.Fence()); err != nil {
+	f := l.job.Fence()
+	if l.aside {
+		f.Epoch = 0
+	}
+	if err := record.Hold(ctx, tx, f); err != nil {
 		return err
 	}
 	if err := do(tx); err != nil {

@@ -89,6 +89,7 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 // openJob reads the record of a job that has one, and what is needed to change its
 // set of tables.
 func (l *load) openJob(ctx context.Context, op string) (err error) {
+	l.aside = true
 	if l.target, err = l.Target.Connect(ctx, session.Watch); err != nil {
 		return err
 	}
@@ -348,6 +349,17 @@ func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName
 		}
 	}
 	if len(published) > 0 {
+		// From here on a run that starts does not miss them in the publication.
+		if err := l.inRecord(ctx, "drop tables", func(tx pgx.Tx) error {
+			for _, t := range tables {
+				if err := record.BeginDropping(ctx, tx, l.Job, t.OID); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
 		sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
 		if _, err := l.source.Exec(ctx, sql); err != nil {
 			return nil, session.Wrap("drop tables from publication "+l.job.Publication, millrace.PeerSource, err)

@@ -152,7 +152,7 @@ func (r *relations) changing(ctx context.Context, rel *millrace.Relation) (left 
 			}
 			cause := fmt.Errorf("it is taken into the job's set: %w", millrace.ErrStartAnew)
 			if t.Adding {
-				cause = errors.New("it is being taken into the job's set; millrace table add has to be run again if that was interrupted")
+				cause = errors.New("it is being taken into the job's set, or out of it; millrace table add, or drop, has to be run again if that was interrupted")
 			}
 			return false, &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource, Table: rel.Name, Err: cause}
 		}

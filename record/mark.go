@@ -163,6 +163,12 @@ func Added(ctx context.Context, db DB, job string, oid uint32) error {
 	return wrap(op, err)
 }
 
+// BeginDropping records that a table is about to leave the set: until DropTable it
+// does not count, but who meets a change of it knows.
+func BeginDropping(ctx context.Context, db DB, job string, oid uint32) error {
+	return update(ctx, db, "drop a table", job, `UPDATE millrace.job_table SET adding = true WHERE job = $1 AND oid = $2`, int64(oid))
+}
+
 // DropTable takes a table out of the set.
 func DropTable(ctx context.Context, db DB, job string, oid uint32) error {
 	if _, err := db.Exec(ctx, `DELETE FROM millrace.chunk WHERE job = $1 AND oid = $2`, job, int64(oid)); err != nil {

@@ -157,11 +157,12 @@ func noJob(op string) error {
 }
 
 // Hold proves that the writer has not been replaced by a new first load, and
-// keeps it so until the end of the transaction: Seize waits for it.
+// keeps it so until the end of the transaction: Seize waits for it. Without an Epoch
+// it does not matter which instance works on the job.
 func Hold(ctx context.Context, tx pgx.Tx, f Fence) error {
 	const op = "write the job's record"
 	tag, err := tx.Exec(ctx, `
-		SELECT FROM millrace.job_state WHERE job = $1 AND generation = $2 AND epoch = $3 FOR KEY SHARE`,
+		SELECT FROM millrace.job_state WHERE job = $1 AND generation = $2 AND epoch = coalesce(nullif($3, 0), epoch) FOR KEY SHARE`,
 		f.Job, f.Generation, f.Epoch)
 	if err != nil {
 		return wrap(op, err)

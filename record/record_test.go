@@ -469,3 +469,35 @@ func TestWaitForIsDurable(t *testing.T) {
 		t.Errorf("after the crash the target holds %s, though 0/3000000 was answered for", got)
 	}
 }
+
+// TestHoldBesideARun: what is done beside a run holds whichever instance works on the
+// job, but not the load that has replaced its own.
+func TestHoldBesideARun(t *testing.T) {
+	_, conn := install(t)
+	j := create(t, conn)
+	if err := record.FirstProgress(t.Context(), conn, j.Fence(), 1, 0x100); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := record.Claim(t.Context(), conn, "shop", "a"); err != nil {
+		t.Fatal(err)
+	}
+	aside := j.Fence()
+	aside.Epoch = 0
+	other := aside
+	other.Generation++
+	for _, c := range []struct {
+		f    record.Fence
+		want error
+	}{{j.Fence(), record.ErrFenced}, {aside, nil}, {other, record.ErrFenced}} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := record.Hold(t.Context(), tx, c.f); !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v, want %v", c.f, err, c.want)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
