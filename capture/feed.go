@@ -95,10 +95,8 @@ func (f *feed) explain(err error) error {
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Err: err,
 			Hint: "until the next start transactions are taken once they are committed; to take them earlier, " + millrace.HintOf(full.err)}
 	case errors.As(err, &large) && errors.As(err, &known):
-		if f.streamed.block == nil {
-			known.LSN = f.asm.begin.Commit
-		}
-		if rel := f.rels.named(pgoutput.ChangedOID(f.plainHead(large.Head))); rel != nil {
+		known.LSN = f.asm.begin.Commit
+		if rel := f.rels.named(pgoutput.ChangedOID(large.Head)); rel != nil {
 			known.Table = rel.Name
 		}
 		return err
@@ -125,7 +123,10 @@ func (f *feed) receive() error {
 		}
 		m, err := f.stream.Receive()
 		if err != nil {
-			return err
+			if err = f.spare(err); err != nil {
+				return err
+			}
+			continue
 		}
 		if m.Data == nil {
 			if err := f.onSignOfLife(m); err != nil {

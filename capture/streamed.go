@@ -31,6 +31,10 @@ type openTxn struct {
 	xid    uint32
 	origin string
 	data   *spool.Txn
+	names  map[uint32]millrace.TableName // of the relations that were described in it
+	// refused are rows beyond the limit, by their subtransaction. One that is
+	// rolled back is no reason to stop.
+	refused map[uint32]error
 }
 
 func newStreamed(s *spool.Spool) streamed {
@@ -67,11 +71,42 @@ func (f *feed) onStreamStart(msg []byte) error {
 		return misplaced("block of transaction %d, first %t", m.XID, m.First)
 	}
 	if t == nil {
-		t = &openTxn{xid: m.XID, data: s.spool.Begin()}
+		t = &openTxn{xid: m.XID, data: s.spool.Begin(), names: map[uint32]millrace.TableName{}, refused: map[uint32]error{}}
 		s.open[m.XID] = t
 		f.asm.count.streamed++
 	}
 	s.block = t
+	f.stream.Expect(pgoutput.StreamedExtra)
+	return nil
+}
+
+// spare decides about a row beyond the limit: outside of a block it stops the
+// job, inside the commit of its transaction does.
+func (f *feed) spare(err error) error {
+	var large *replication.TooLarge
+	var known *millrace.Error
+	t := f.streamed.block
+	if t == nil || !errors.As(err, &large) || !errors.As(err, &known) {
+		return err
+	}
+	xid, plain, bad := pgoutput.Unstream(bytes.Clone(large.Head))
+	if bad != nil {
+		return err
+	}
+	large.Head = plain
+	known.Table = t.names[pgoutput.ChangedOID(plain)]
+	if t.refused[xid] == nil {
+		t.refused[xid] = err
+	}
+	f.src.log.Warn("a row is too large, and stops the job if its transaction is committed", "xid", t.xid, "table", known.Table, "bytes", large.Size)
+	return f.stream.Skip()
+}
+
+// refusal is why a transaction can't be taken now that it is to be, or nil.
+func (t *openTxn) refusal() error {
+	for _, err := range t.refused {
+		return err
+	}
 	return nil
 }
 
@@ -81,6 +116,7 @@ func (f *feed) inBlock(msg []byte) error {
 	switch tag := pgoutput.TagOf(msg); tag {
 	case pgoutput.TagStreamStop:
 		f.streamed.block = nil
+		f.stream.Expect(0)
 		return pgoutput.ParseStreamStop(msg)
 	case pgoutput.TagOrigin: // the one message that is the same as outside
 		m, err := pgoutput.ParseOrigin(msg)
@@ -91,6 +127,13 @@ func (f *feed) inBlock(msg []byte) error {
 		xid, plain, err := pgoutput.Unstream(msg)
 		if err != nil {
 			return err
+		}
+		if tag == pgoutput.TagRelation {
+			rel, err := pgoutput.ParseRelation(plain)
+			if err != nil {
+				return err
+			}
+			t.names[rel.OID] = rel.Name
 		}
 		return t.explain(t.data.Append(xid, plain))
 	default:
@@ -131,6 +174,7 @@ func (f *feed) onStreamAbort(msg []byte) error {
 	case m.XID == m.SubXID:
 		return t.explain(f.streamed.drop(t))
 	}
+	delete(t.refused, m.SubXID)
 	return t.explain(t.data.DropSub(m.SubXID))
 }
 
@@ -148,6 +192,9 @@ func (f *feed) onStreamCommit(msg []byte) error {
 		return err
 	}
 	f.asm.origin = t.origin
+	if err := t.refusal(); err != nil && !f.asm.skip {
+		return err
+	}
 	if err := f.playBack(t); err != nil {
 		return err
 	}
@@ -182,14 +229,4 @@ func (f *feed) playBack(t *openTxn) (err error) {
 			f.queue.publish()
 		}
 	}
-}
-
-// plainHead gives the beginning of a message, which may be of a block, as it is
-// outside.
-func (f *feed) plainHead(head []byte) []byte {
-	if f.streamed.block == nil {
-		return head
-	}
-	_, plain, _ := pgoutput.Unstream(bytes.Clone(head)) // nothing is known of one that is too short
-	return plain
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/capture"
 	"github.com/millrace/millrace/internal/rig"
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/spool"
 )
 
@@ -439,5 +440,41 @@ func TestTooLargeWithinBlock(t *testing.T) {
 	db.SQL(t, "INSERT INTO t VALUES (2, repeat('x', 200000))")
 	if _, err := s.failure(t); !strings.Contains(err.Error(), "table public.t") || !errors.As(err, new(*millrace.Error)) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTooLargeRowThatIsRolledBack is no reason to stop: not when its savepoint is
+// rolled back, and not when the whole is. Once one is committed, it is.
+func TestTooLargeRowThatIsRolledBack(t *testing.T) {
+	const limit = 100 << 10
+	db := rig.Shared(t, 18).NewDB(t)
+	sendEarly(t, db)
+	s := prepare(t, db, twoAlike, early(t), func(o *capture.Options) { o.MaxMessage = limit })
+	s.start(t)
+	overhead := 1 + 4 + 1 + 2 + (1 + 4 + 4) + (1 + 4) // tag, OID, N, columns, int4 in binary, head of the text
+	db.SQL(t, "BEGIN; INSERT INTO t VALUES (1, 'whole'); INSERT INTO t VALUES (2, repeat('x', 3000000)); ROLLBACK")
+	db.SQL(t, `BEGIN; INSERT INTO t VALUES (3, 'before'); SAVEPOINT s; INSERT INTO t VALUES (4, repeat('x', 3000000));
+		ROLLBACK TO SAVEPOINT s; INSERT INTO t VALUES (5, 'behind'); COMMIT`)
+	// A row of exactly the limit passes, as it does outside of a block.
+	db.SQL(t, fmt.Sprintf("INSERT INTO u VALUES (6, repeat('x', %d))", limit-overhead))
+	txn := s.txn(t)
+	if len(txn.Changes) != 2 || string(txn.Changes[0].New[1].Raw) != "before" || string(txn.Changes[1].New[1].Raw) != "behind" {
+		t.Errorf("%d changes", len(txn.Changes))
+	}
+	txn.Release()
+	txn = s.txn(t)
+	if len(txn.Changes) != 1 || len(txn.Changes[0].New[1].Raw) != limit-overhead {
+		t.Errorf("%d changes", len(txn.Changes))
+	}
+	txn.Release()
+	if n := s.Stats().Streamed; n < 3 {
+		t.Fatalf("%d transactions came in blocks", n)
+	}
+	db.SQL(t, fmt.Sprintf("BEGIN; INSERT INTO u VALUES (7, 'small'); INSERT INTO u VALUES (8, repeat('x', %d)); COMMIT", limit-overhead+1))
+	whole, err := s.failure(t)
+	var m *millrace.Error
+	var large *replication.TooLarge
+	if whole != 0 || !errors.As(err, &m) || m.Kind != millrace.KindData || m.LSN == 0 || m.Table.Name != "u" || !errors.As(err, &large) || large.Size != limit+1 {
+		t.Errorf("%d, %v; hint: %s", whole, err, millrace.HintOf(err))
 	}
 }

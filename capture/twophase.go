@@ -40,6 +40,9 @@ func (f *feed) onStreamPrepare(msg []byte) error {
 		return err
 	}
 	f.asm.origin = t.origin
+	if err := t.refusal(); err != nil {
+		return err
+	}
 	if err := f.playBack(t); err != nil {
 		return err
 	}

@@ -74,6 +74,10 @@ func ParseStreamAbort(msg []byte) (StreamAbort, error) {
 	return m, r.close()
 }
 
+// StreamedExtra is how many bytes a message of a change has inside of a block
+// beyond those that it has outside.
+const StreamedExtra = 4
+
 // Unstream turns a message from inside of a block into the one that it is
 // outside: there the number of the subtransaction, or of the transaction itself,
 // follows the tag. Only Origin is in a block what it is outside. The bytes of

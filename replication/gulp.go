@@ -63,6 +63,8 @@ type gulp struct {
 	r,
 	w int // what was read and not consumed is buf[r:w]
 	max int64 // the largest message of the plugin
+	// extra is what a message may have beyond that: see Stream.Expect.
+	extra int64
 	pace
 }
 
@@ -83,7 +85,7 @@ func (g *gulp) next() (frame, error) {
 	switch {
 	case size < 0:
 		return frame{}, errors.New("malformed message: its length does not count itself")
-	case kind == 'd' && size > g.max+dataHeader:
+	case kind == 'd' && size > g.max+g.extra+dataHeader:
 		return frame{}, g.tooLarge(size)
 	case kind != 'd' && frameHeader+size > int64(len(g.buf)):
 		return frame{}, fmt.Errorf("malformed message: %q of %d bytes", kind, size)
@@ -155,7 +157,7 @@ func (e *TooLarge) Error() string {
 const headSize = 1 + 4 + 4
 
 func (g *gulp) tooLarge(size int64) error {
-	e := &TooLarge{Size: size - dataHeader, Limit: g.max}
+	e := &TooLarge{Size: size - dataHeader - g.extra, Limit: g.max}
 	if err := g.need(frameHeader + dataHeader + headSize); err == nil {
 		e.Head = append(e.Head, g.buf[g.r+frameHeader+dataHeader:][:headSize]...)
 	}
@@ -165,6 +167,27 @@ func (g *gulp) tooLarge(size int64) error {
 		Peer: millrace.PeerSource,
 		Err:  e,
 		Hint: fmt.Sprintf("raise resources.max_message to at least %dMiB; resources.memory_budget must hold four such changes", (e.Size+1<<20-1)>>20),
+	}
+}
+
+// skip passes over the frame that next has refused.
+func (g *gulp) skip() error {
+	rest := 1 + int64(binary.BigEndian.Uint32(g.buf[g.r+1:]))
+	for {
+		have := min(rest, int64(g.w-g.r))
+		g.r += int(have)
+		if rest -= have; rest == 0 {
+			return nil
+		}
+		n, err := g.src.Read(g.buf)
+		g.saw(n)
+		g.r, g.w = 0, n
+		if err != nil && n == 0 {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
 	}
 }
 

@@ -148,3 +148,29 @@ func TestStartCommandQuotes(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestTooLargeIsPassedOver goes on behind a frame that was refused, however much
+// of it is there already, and takes one that is larger by what was expected.
+func TestTooLargeIsPassedOver(t *testing.T) {
+	var stream []byte
+	for _, size := range []int{104, 105, 3000, 10} {
+		stream = append(stream, wire('d', append(make([]byte, dataHeader), bytes.Repeat([]byte{'x'}, size)...))...)
+	}
+	for name, src := range map[string]io.Reader{"whole": bytes.NewReader(stream), "bytes": iotest.OneByteReader(bytes.NewReader(stream))} {
+		g := gulp{src: src, buf: make([]byte, 64), max: 100, extra: 4}
+		for i, ok := range []bool{true, false, false, true} {
+			f, err := g.next()
+			var large *TooLarge
+			switch {
+			case ok && err != nil, !ok && !errors.As(err, &large):
+				t.Fatalf("%s: frame %d: %v", name, i, err)
+			case !ok:
+				if err := g.skip(); err != nil {
+					t.Fatalf("%s: frame %d: %v", name, i, err)
+				}
+			case i == 3 && len(f.body) != dataHeader+10:
+				t.Errorf("%s: %d bytes", name, len(f.body))
+			}
+		}
+	}
+}

@@ -251,6 +251,18 @@ func (s *Stream) advance(to millrace.LSN) {
 	}
 }
 
+// Expect says how many bytes of the messages that follow are the protocol's and
+// no row's: inside of a block each has the number of a subtransaction.
+func (s *Stream) Expect(extra int64) { s.in.extra = extra }
+
+// Skip passes over the message that Receive has refused with TooLarge.
+func (s *Stream) Skip() error {
+	if err := s.in.skip(); err != nil {
+		return s.cause(err)
+	}
+	return nil
+}
+
 // Received is how far the server's log was received: every transaction that
 // ends at or before it has come.
 func (s *Stream) Received() millrace.LSN { return millrace.LSN(s.received.Load()) }
