@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/datum"
 	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/session"
@@ -71,7 +72,11 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 			return nil
 		}
 		advise(err)
-		l.giveUp(ctx)
+		if l.giveUp(ctx) {
+			l.log.Info("the first load is complete, although its last step was not confirmed", "cause", err)
+			l.tracker.Enter(snapshot.PhaseDone, 0)
+			return nil
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -85,24 +90,32 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 	}
 }
 
-// giveUp drops the slot of an attempt that failed: it would hold up the source's
-// log for nothing, since the snapshot is gone.
-func (l *kafkaLoad) giveUp(ctx context.Context) {
+// giveUp ends an attempt that failed. Its slot is dropped, which would hold up the
+// source's log for nothing, since the snapshot is gone; but only if the load is
+// known not to be complete, and nobody else has begun another one, whose slot has
+// the same name. complete says that the last step was committed after all.
+func (l *kafkaLoad) giveUp(ctx context.Context) (complete bool) {
 	if l.loader == nil {
-		return
+		return false
 	}
-	l.loader.Close()
-	l.loader = nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
+	complete, ours, err := l.loader.Settle(ctx)
+	l.loader.Close()
+	l.loader = nil
 	l.close()
-	if err := l.connectSource(ctx); err == nil {
-		err = l.dropSlot(ctx)
-		if err == nil {
-			return
-		}
-		l.log.Warn("the slot of the interrupted load stays", "slot", l.Slot, "cause", err)
+	if complete {
+		return true
 	}
+	if err == nil && ours {
+		if err = l.connectSource(ctx); err == nil {
+			err = l.dropSlot(ctx)
+		}
+	}
+	if err != nil || !ours {
+		l.log.Warn("the slot of the interrupted load stays; bootstrap drops it when it starts over", "slot", l.Slot, "another_load", !ours && err == nil, "cause", err)
+	}
+	return false
 }
 
 func (l *kafkaLoad) attempt(ctx context.Context) error {
@@ -169,16 +182,66 @@ func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding
 	names := make([]millrace.TableName, len(tables))
 	for i, t := range tables {
 		names[i] = t.Name
-		if o.Topics.Compact && t.PrimaryKey() == nil && len(t.IdentityColumns()) == 0 {
-			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "has no key, and a compacted topic needs one",
-				Cure: "ALTER TABLE " + t.Name.SQL() + " ADD PRIMARY KEY (…), exclude the table, or set destination.kafka.compact: false"})
-		}
+		problems = append(problems, keyProblems(o, t)...)
 	}
 	for _, err := range kafka.CheckTopics(o.Endpoint.Prefix, names, o.Topics.Names) {
 		problems = append(problems, snapshot.Finding{Subject: "topics", Text: err.Error(),
 			Cure: "name another topic with destination.kafka.topics: {schema.table: NAME}"})
 	}
 	return problems
+}
+
+// keyProblems finds what is wrong with the key that the records of a table would
+// have.
+func keyProblems(o *kafka.Options, t *catalog.Table) []snapshot.Finding {
+	var problems []snapshot.Finding
+	facts := Facts(t)
+	key := t.IdentityColumns()
+	if t.Identity == millrace.IdentityFull {
+		key = facts.PrimaryKey
+	}
+	if o.Topics.Compact && len(key) == 0 {
+		problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "has no key, and a compacted topic needs one",
+			Cure: "ALTER TABLE " + t.Name.SQL() + " ADD PRIMARY KEY (…), exclude the table, or set destination.kafka.compact: false"})
+	}
+	for _, c := range key {
+		if o.Topics.Partitions > 1 && slices.Contains(facts.Loose, c) {
+			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: kafka.LooseKey(c) + " with destination.kafka.partitions",
+				Cure: "set destination.kafka.partitions: 1"})
+		}
+	}
+	return problems
+}
+
+// Facts gives what the sink has to know of a table that the stream does not say.
+func Facts(t *catalog.Table) *kafka.TableFacts {
+	f := &kafka.TableFacts{}
+	if x := t.PrimaryKey(); x != nil {
+		for _, n := range x.Columns {
+			if c := t.ByNum(n); c != nil {
+				f.PrimaryKey = append(f.PrimaryKey, c.Name)
+			}
+		}
+	}
+	for i := range t.Columns {
+		if t.Columns[i].DatumCollation() == datum.CollationNondeterministic {
+			f.Loose = append(f.Loose, t.Columns[i].Name)
+		}
+	}
+	return f
+}
+
+// FactsOf reads them for tables by their OIDs.
+func FactsOf(ctx context.Context, q catalog.Querier, oids []uint32) (func(*millrace.Relation) *kafka.TableFacts, error) {
+	found, err := catalog.Describe(ctx, q, oids)
+	if err != nil {
+		return nil, session.Wrap("read the keys of tables", millrace.PeerSource, err)
+	}
+	facts := make(map[uint32]*kafka.TableFacts, len(found))
+	for oid, t := range found {
+		facts[oid] = Facts(t)
+	}
+	return func(rel *millrace.Relation) *kafka.TableFacts { return facts[rel.OID] }, nil
 }
 
 // recordJob takes the job and records a new generation of it.
@@ -239,9 +302,17 @@ func (l *kafkaLoad) fill(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	recorded := make([]record.Table, len(tables))
+	recorded, rels := make([]record.Table, len(tables)), make([]*millrace.Relation, len(tables))
 	for i, t := range tables {
+		rels[i] = t.Rel
 		recorded[i] = record.Table{OID: t.Rel.OID, Name: t.Rel.Name, Filenode: h.Filenode(t.Rel.OID), Shape: t.Shape}
+	}
+	facts, err := FactsOf(ctx, h.Conn(), l.set.OIDs())
+	if err != nil {
+		return err
+	}
+	if err := l.loader.Keys(rels, facts); err != nil {
+		return err
 	}
 	if err := l.loader.Start(ctx, slot.ConsistentPoint, true, l.job.OwnsPublication, recorded); err != nil {
 		return err
@@ -317,7 +388,7 @@ func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *s
 		mark.Rows += int64(len(rows.Changes))
 		mark.Bytes += rows.Size
 		mark.Copied = rows.Final
-		txn := &millrace.Txn{Time: time.Now(), From: from, Changes: rows.Changes, Chunk: &millrace.Chunk{Table: t.Rel.Name}, Last: true}
+		txn := &millrace.Txn{Time: time.Now(), From: from, Changes: rows.Changes, Chunk: &millrace.Chunk{Table: t.Rel.Name, Upto: l.job.ConsistentPoint}, Last: true}
 		if failed = l.loader.Chunk(ctx, t.Rel, txn, &mark); failed != nil {
 			cancel()
 			continue

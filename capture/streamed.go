@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/pgoutput"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/spool"

@@ -87,8 +87,10 @@ func (a *arena) reset() {
 
 // open is a source transaction on its way into a batch.
 type open struct {
-	first  int // of its records in the batch
-	size   int64
+	id     string
+	key    []byte // of records that belong to it and to no row
+	first  int    // of its records in the batch
+	size   int64  // of the batch before it
 	xid    uint32
 	commit millrace.LSN
 	common []kgo.RecordHeader // what all its records have in common
@@ -101,6 +103,7 @@ type open struct {
 	large  *spool.Txn
 	// described are the tables that have got a record in PREFIX.schema.
 	described []describedRoute
+	stream    stream // in layout stream
 }
 
 // slot is a partition of a topic.

@@ -76,8 +76,8 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 	if err != nil {
 		return err
 	}
-	o := &open{first: len(b.records), size: b.size, xid: t.XID, commit: t.Commit, counts: map[slot]int{},
-		tables: map[millrace.TableName]int{}, common: commonHeaders(t.Commit, t.XID, t.From)}
+	o := w.begun(TransactionID(t.XID, t.Commit), t.XID, t.Commit, t.Time, t.From)
+	o.first, o.size = len(b.records), b.size
 	w.open, w.batch = o, b
 	if !t.Last {
 		if w.opt.Spool == nil {
@@ -85,8 +85,8 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 		}
 		o.large = w.opt.Spool.Begin()
 	}
-	w.opt.Encoder.Begin(TransactionID(t.XID, t.Commit), t)
-	return w.put(w.beginMark(o, t))
+	w.opt.Encoder.Begin(o.id, t)
+	return nil
 }
 
 // put takes a record whose bytes are its own.
@@ -103,18 +103,19 @@ func (w *writer) put(r *kgo.Record) error {
 
 // change encodes one change.
 func (w *writer) change(ctx context.Context, c *millrace.Change) error {
-	if c.Op == millrace.Truncate {
-		for _, rel := range c.Truncated.Rels {
-			if err := w.changeOf(ctx, c, rel); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if c.Op == millrace.Message {
+	rels := []*millrace.Relation{c.Rel}
+	switch c.Op {
+	case millrace.Truncate:
+		rels = c.Truncated.Rels
+	case millrace.Message:
 		return nil // it belongs to no table
 	}
-	return w.changeOf(ctx, c, c.Rel)
+	for _, rel := range rels {
+		if err := w.changeOf(ctx, c, rel); err != nil {
+			return err
+		}
+	}
+	return w.endChange()
 }
 
 func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace.Relation) error {
@@ -124,6 +125,9 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 		return err
 	}
 	w.batch.changes++
+	if w.opt.stream() {
+		return w.streamed(c, rel, to)
+	}
 	return w.opt.Encoder.Encode(c, rel, to.key, func(e *krecord.Record) error {
 		partition := partitionOf(e.Canonical, to.to.partitions)
 		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
@@ -161,6 +165,18 @@ func (w *writer) tooLarge(rel *millrace.Relation, key []int, row millrace.Row, s
 			"everything before this transaction was delivered, and the next run goes on with it", size)}
 }
 
+// fits makes sure that a record of ours, which is no row, can be written.
+func (w *writer) fits(r *kgo.Record, what string) error {
+	size := recordBytes(r)
+	if size <= w.limit {
+		return nil
+	}
+	return &millrace.Error{Kind: millrace.KindData, Op: "write to Kafka", Peer: millrace.PeerDestination, LSN: w.open.commit,
+		Err: fmt.Errorf("%s has %d bytes, the topics take %d", what, size, w.limit),
+		Hint: fmt.Sprintf("raise max.message.bytes of the job's topics beyond %d; everything before this transaction was delivered, "+
+			"and the next run goes on with it", size)}
+}
+
 // keyText names a row as Error.Key does.
 func keyText(rel *millrace.Relation, key []int, row millrace.Row) string {
 	if row == nil || len(key) == 0 {
@@ -192,8 +208,8 @@ func (w *writer) locate(err error, t *millrace.Txn) error {
 // end completes the source transaction.
 func (w *writer) end(t *millrace.Txn) error {
 	o, b := w.open, w.batch
-	if err := w.put(w.endMark(o, t)); err != nil {
-		return err
+	if err := w.finish(o, t.Time, Position{t.XID, t.Commit, t.End}); err != nil {
+		return w.locate(err, t)
 	}
 	b.commit, b.end, b.xid, b.time, b.history = t.Commit, t.End, t.XID, t.Time, t.From
 	b.large = o.large
@@ -215,7 +231,7 @@ func (w *writer) dropOpen() {
 		_ = o.large.Drop() // the next start removes what is left
 	}
 	for _, d := range slices.Backward(o.described) { // a table may be there twice
-		d.to.schema, d.to.shape = d.schema, d.shape
+		d.to.schema, d.to.shape, d.to.key = d.schema, d.shape, d.key
 		delete(w.rels, d.rel)
 		b.control = append(b.control, w.pin(d.to, d.rel.Name)) // in place of the one before
 	}
@@ -223,7 +239,7 @@ func (w *writer) dropOpen() {
 	w.q.done()
 }
 
-// route finds or makes the topic of a relation.
+// route finds or makes the topic of a relation, and decides about its key.
 func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, error) {
 	if r := w.rels[rel]; r != nil {
 		return r, nil
@@ -231,25 +247,48 @@ func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, err
 	name := topicName(w.opt.Endpoint.Prefix, rel.Name, w.opt.Topics.Names)
 	d := w.dests[name]
 	if d == nil {
-		made, err := w.opt.Endpoint.ensure(ctx, w.admin, &w.opt.Topics, []string{name}, func(string) bool { return true })
-		if err != nil {
+		var err error
+		if d, err = w.addTopic(ctx, rel, name); err != nil {
 			return nil, err
 		}
-		d = made[name]
-		w.known[name] = true
-		if d.limit < w.limit {
-			return nil, &millrace.Error{Kind: millrace.KindRetry, Op: "write to Kafka", Peer: millrace.PeerDestination, Table: rel.Name,
-				Err: fmt.Errorf("topic %s takes smaller records than the others: the limits are read anew", name)}
-		}
-		w.dests[name] = d
-		w.batch.control = append(w.batch.control, w.pin(d, rel.Name))
 	}
-	r := &route{to: d, key: w.opt.key(rel)}
+	key, err := w.opt.key(rel, d)
+	if err != nil {
+		return nil, err
+	}
+	r := &route{to: d, key: key}
+	was := describedRoute{rel, d, d.schema, d.shape, d.key}
+	w.open.described = append(w.open.described, was)
+	d.key = namesOf(rel, key)
 	if err := w.describe(ctx, rel, r); err != nil {
 		return nil, err
 	}
+	if d.schema != was.schema || was.key == nil || !slices.Equal(d.key, was.key) {
+		w.batch.control = append(w.batch.control, w.pin(d, rel.Name))
+	}
 	w.rels[rel] = r
 	return r, nil
+}
+
+// addTopic makes the topic of a table that the job has not written to.
+func (w *writer) addTopic(ctx context.Context, rel *millrace.Relation, name string) (*dest, error) {
+	w.known[name] = true
+	if w.opt.stream() {
+		w.dests[name] = &dest{name: name, partitions: 1}
+		return w.dests[name], nil
+	}
+	made, err := w.opt.Endpoint.ensure(ctx, w.admin, &w.opt.Topics, []string{name})
+	if err != nil {
+		return nil, err
+	}
+	d := made[name]
+	if d.limit < w.limit {
+		return nil, &millrace.Error{Kind: millrace.KindRetry, Op: "write to Kafka", Peer: millrace.PeerDestination, Table: rel.Name,
+			Err: fmt.Errorf("topic %s takes smaller records than the others: the limits are read anew", name)}
+	}
+	w.dests[name] = d
+	w.batch.control = append(w.batch.control, w.pin(d, rel.Name))
+	return d, nil
 }
 
 // describe writes a record to PREFIX.schema if the table has another shape than
@@ -280,10 +319,11 @@ func (w *writer) describe(ctx context.Context, rel *millrace.Relation, r *route)
 		return err
 	}
 	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.open.headers(nil, w.open.seq)}
+	if err := w.fits(&rec, "the description of table "+rel.Name.String()); err != nil {
+		return err
+	}
 	w.open.count(rec.Topic, 0)
-	w.open.described = append(w.open.described, describedRoute{rel, r.to, r.to.schema, r.to.shape})
 	r.to.schema, r.to.shape = v.Version, shape
-	w.batch.control = append(w.batch.control, w.pin(r.to, rel.Name))
 	return w.put(&rec)
 }
 
@@ -293,4 +333,5 @@ type describedRoute struct {
 	to     *dest
 	schema int
 	shape  string
+	key    []string
 }

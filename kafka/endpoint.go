@@ -31,6 +31,7 @@ type Endpoint struct {
 	TLS     TLS
 	SASL    SASL
 	Timeout time.Duration // of making a connection
+	Hooks   []kgo.Hook    // called by the clients, for whoever counts or watches requests
 	Log     *slog.Logger
 }
 
@@ -131,6 +132,7 @@ func (e *Endpoint) client(extra ...kgo.Opt) (*kgo.Client, error) {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 		// No request for a topic may create it.
 		kgo.UnknownTopicRetries(4),
+		kgo.WithHooks(e.Hooks...),
 	}
 	if e.TLS.Enable {
 		c, err := e.tlsConfig()

@@ -61,7 +61,7 @@ func (w *writer) timeoutFor(spooled int64) (time.Duration, error) {
 // transactional id anew, from ourselves, unless somebody else has taken it
 // meanwhile: then the control topic has another checkpoint than ours.
 func (w *writer) reopen(ctx context.Context, timeout time.Duration) error {
-	cl, err := w.opt.producer(w.opt.Endpoint, w.limit, timeout)
+	cl, err := w.opt.Endpoint.producer(w.limit, timeout, w.opt.MaxHeld)
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,6 @@ type Loader struct {
 	chunks map[millrace.TableName]int
 }
 
-// LayoutTables is one topic a table.
-const LayoutTables = "tables"
-
 // Load fences whoever wrote for the job before, records a new generation of it
 // and makes its topics. job.Generation must be the one that Read gave, 0 for
 // none: if another instance was faster, nothing is changed.
@@ -46,9 +43,12 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 		return nil, err
 	}
 	old := s.state
-	s.state = &State{Topics: map[string]Topic{}}
+	s.state = newState()
 	for i := range job.Tables {
 		s.known[topicName(e.Prefix, job.Tables[i].Name, s.opt.Topics.Names)] = true
+	}
+	if err := s.oneLayout(ctx); err != nil {
+		return nil, err
 	}
 	dests, limit, err := s.prepare(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 			d.schema = pin.Schema // numbers go on; the record itself is written anew
 		}
 	}
-	cl, err := s.opt.producer(e, limit, transactionTimeout)
+	cl, err := e.producer(limit, transactionTimeout, s.opt.MaxHeld)
 	if err != nil {
 		return nil, err
 	}
@@ -80,12 +80,29 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	job.Epoch = state.Checkpoint.Epoch + 1
 	w.cp = millrace.Checkpoint{History: millrace.History{System: job.SystemID, Timeline: job.Timeline, Generation: job.Generation},
 		Epoch: job.Epoch, Seq: state.Checkpoint.Seq}
-	l := &Loader{w: w, job: job, layout: LayoutTables, chunks: map[millrace.TableName]int{}}
+	l := &Loader{w: w, job: job, layout: s.opt.Layout, chunks: map[millrace.TableName]int{}}
 	if err := l.commit(ctx, l.opening(state)); err != nil {
 		cl.Close()
 		return nil, e.wrap(op, err)
 	}
 	return l, nil
+}
+
+// oneLayout refuses a prefix that has records in the other layout: whoever reads it
+// could not tell which of them are the newer ones.
+func (s *Sink) oneLayout(ctx context.Context) error {
+	e := s.opt.Endpoint
+	other := streamTopic(e.Prefix)
+	if s.opt.stream() {
+		other = transactionTopic(e.Prefix)
+	}
+	found, err := topics(ctx, s.ctl.cl, other)
+	if err != nil || found[other] == nil {
+		return e.wrap("look for topics", err)
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "record the job", Peer: e.Peer,
+		Err:  fmt.Errorf("prefix %s has topic %s, of the other layout", e.Prefix, other),
+		Hint: "choose another prefix, or delete the topics of this one"}
 }
 
 // opening are the records of a new generation, and the removal of those of the
@@ -101,11 +118,18 @@ func (l *Loader) opening(old *State) []*kgo.Record {
 	for name := range old.Topics {
 		gone[keyTopic+name] = true
 	}
+	for key := range old.states {
+		gone[key] = true
+	}
 	var records []*kgo.Record
+	for _, n := range l.w.opt.marks() {
+		records = append(records, l.w.pin(l.w.dests[n], millrace.TableName{}))
+		delete(gone, keyTopic+n)
+	}
 	for i := range l.job.Tables {
 		t := &l.job.Tables[i]
 		d := l.w.dests[topicName(e.Prefix, t.Name, l.w.opt.Topics.Names)]
-		records = append(records, l.table(t), l.w.pin(d, t.Name))
+		records = append(records, e.table(t), l.w.pin(d, t.Name))
 		delete(gone, tableKey(t.OID))
 		delete(gone, keyTopic+d.name)
 	}
@@ -113,13 +137,17 @@ func (l *Loader) opening(old *State) []*kgo.Record {
 		records = append(records, e.control(key, nil))
 	}
 	return append(records, e.control(keyJob, jobRecord(l.job, l.layout)),
-		e.control(keyState, stateJSON{string(l.job.State), l.job.Reason, l.job.Hint}))
+		l.state(stateJSON{string(l.job.State), l.job.Reason, l.job.Hint}))
+}
+
+func (l *Loader) state(s stateJSON) *kgo.Record {
+	return l.w.opt.Endpoint.control(stateKey(l.w.cp.Generation, l.w.cp.Epoch), s)
 }
 
 func tableKey(oid uint32) string { return keyTable + strconv.FormatUint(uint64(oid), 10) }
 
-func (l *Loader) table(t *record.Table) *kgo.Record {
-	return l.w.opt.Endpoint.control(tableKey(t.OID), tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name,
+func (e *Endpoint) table(t *record.Table) *kgo.Record {
+	return e.control(tableKey(t.OID), tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name,
 		Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes})
 }
 
@@ -138,16 +166,60 @@ func (l *Loader) Start(ctx context.Context, point millrace.LSN, ownsSlot, ownsPu
 	l.w.cp.End, l.w.cp.Acked = point, point
 	records := []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout))}
 	for i := range tables {
-		records = append(records, l.table(&tables[i]))
+		d := l.w.dests[topicName(l.w.opt.Endpoint.Prefix, tables[i].Name, l.w.opt.Topics.Names)]
+		records = append(records, l.w.opt.Endpoint.table(&tables[i]), l.w.pin(d, tables[i].Name))
 	}
 	return l.commit(ctx, records)
+}
+
+// Keys chooses the keys of the tables' records by what they are, and what the
+// catalog says of them, under the snapshot of the load. Start records them.
+func (l *Loader) Keys(rels []*millrace.Relation, facts func(*millrace.Relation) *TableFacts) error {
+	l.w.opt.Facts = facts
+	for _, rel := range rels {
+		d := l.w.dests[topicName(l.w.opt.Endpoint.Prefix, rel.Name, l.w.opt.Topics.Names)]
+		key, err := l.w.opt.key(rel, d)
+		if err != nil {
+			return err
+		}
+		d.key = namesOf(rel, key)
+	}
+	return nil
+}
+
+// Settle finds out what has become of a load whose last step has failed, which
+// may have been committed all the same. complete: it is recorded as complete.
+// ours: nobody else has recorded the job since. While it is ours, the job is taken
+// over from whatever of this Loader is still on its way.
+func (l *Loader) Settle(ctx context.Context) (complete, ours bool, err error) {
+	const op = "look what has become of the first load"
+	e := l.w.opt.Endpoint
+	ctl, err := e.OpenControl()
+	if err != nil {
+		return false, false, err
+	}
+	defer ctl.Close()
+	s, err := ctl.Read(ctx)
+	if err != nil || s.Generation > l.job.Generation {
+		return false, false, err
+	}
+	cl, err := e.producer(maxBatch, transactionTimeout, 0)
+	if err != nil {
+		return false, false, err
+	}
+	defer cl.Close()
+	if s, err = fence(ctx, e, cl); err != nil {
+		return false, false, e.wrap(op, err)
+	}
+	ours = s.Generation == l.job.Generation
+	return ours && s.Job != nil && s.Job.ConsistentFrom != 0, ours, nil
 }
 
 // Finish records that the destination is consistent from the consistent point.
 func (l *Loader) Finish(ctx context.Context) error {
 	l.job.ConsistentFrom = l.job.ConsistentPoint
 	return l.commit(ctx, []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout)),
-		l.w.opt.Endpoint.control(keyState, stateJSON{State: string(record.CatchingUp), Reason: "the first load is complete"})})
+		l.state(stateJSON{State: string(record.CatchingUp), Reason: "the first load is complete"})})
 }
 
 // Close gives the job up.
@@ -166,17 +238,10 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 	w := l.w
 	b := &batch{history: t.From}
 	l.chunks[rel.Name]++
-	id := chunkID(rel.Name, l.chunks[rel.Name])
-	o := &open{commit: l.job.ConsistentPoint, counts: map[slot]int{}, tables: map[millrace.TableName]int{},
-		common: commonHeaders(l.job.ConsistentPoint, 0, t.From)}
+	o := w.begun(chunkID(rel.Name, l.chunks[rel.Name]), 0, l.job.ConsistentPoint, t.Time, t.From)
 	w.open, w.batch = o, b
 	defer func() { w.open, w.batch = nil, nil }()
-	w.opt.Encoder.Begin(id, t)
-	pos := Position{Commit: l.job.ConsistentPoint, End: l.job.ConsistentPoint}
-	begin := Begin{Status: statusBegin, ID: id, TS: t.Time.UnixMilli(), Position: pos}
-	if err := w.put(w.mark(o, id, begin)); err != nil {
-		return err
-	}
+	w.opt.Encoder.Begin(o.id, t)
 	if _, err := w.route(ctx, rel); err != nil {
 		return err
 	}
@@ -185,9 +250,9 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 			return w.locate(err, t)
 		}
 	}
-	if err := w.put(w.mark(o, id, w.ending(o, id, t.Time, pos))); err != nil {
+	if err := w.finish(o, t.Time, Position{Commit: l.job.ConsistentPoint, End: l.job.ConsistentPoint}); err != nil {
 		return err
 	}
-	b.control = append(b.control, l.table(table))
+	b.control = append(b.control, w.opt.Endpoint.table(table))
 	return w.opt.Endpoint.wrap("load "+strings.TrimSpace(rel.Name.String()), w.commit(ctx, b))
 }

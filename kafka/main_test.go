@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { rig.Main(m) }
 
 var prefixes atomic.Int64
 
+// patience is for what does not depend on us.
+const patience = time.Minute
+
 // newPrefix is one that no other test of this run uses.
 func newPrefix() string { return fmt.Sprintf("t%d", prefixes.Add(1)) }
 

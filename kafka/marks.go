@@ -63,25 +63,33 @@ func TransactionID(xid uint32, commit millrace.LSN) string {
 	return strconv.FormatUint(uint64(xid), 10) + ":" + strconv.FormatUint(uint64(commit), 10)
 }
 
+// marks writes BEGIN and END of a transaction. BEGIN has its end as well, which is
+// known by now only, where the transaction came in parts; no order between it and
+// the records is lost, since they are in other topics.
+func (w *writer) marks(o *open, at time.Time, pos Position) error {
+	begin := w.mark(o, Begin{Status: statusBegin, ID: o.id, TS: at.UnixMilli(), Position: pos})
+	end := w.mark(o, w.ending(o, at, pos))
+	if err := w.fits(end, fmt.Sprintf("the END of a transaction in %d partitions", len(o.order))); err != nil {
+		return err
+	}
+	if err := w.put(begin); err != nil {
+		return err
+	}
+	return w.put(end)
+}
+
+// idKey is the key of records that belong to a transaction and to no row.
+func idKey(id string) []byte { return mustJSON(map[string]string{"id": id}) }
+
 // mark makes a record of the transaction topic.
-func (w *writer) mark(o *open, id string, value any) *kgo.Record {
-	return &kgo.Record{Topic: transactionTopic(w.opt.Endpoint.Prefix), Key: fmt.Appendf(nil, `{"id":%q}`, id),
+func (w *writer) mark(o *open, value any) *kgo.Record {
+	return &kgo.Record{Topic: transactionTopic(w.opt.Endpoint.Prefix), Key: o.key,
 		Value: mustJSON(value), Headers: o.common}
 }
 
-func (w *writer) beginMark(o *open, t *millrace.Txn) *kgo.Record {
-	id := TransactionID(t.XID, t.Commit)
-	return w.mark(o, id, Begin{Status: statusBegin, ID: id, TS: t.Time.UnixMilli(), Position: Position{t.XID, t.Commit, t.End}})
-}
-
-func (w *writer) endMark(o *open, t *millrace.Txn) *kgo.Record {
-	id := TransactionID(t.XID, t.Commit)
-	return w.mark(o, id, w.ending(o, id, t.Time, Position{t.XID, t.Commit, t.End}))
-}
-
 // ending is the END of what was counted.
-func (w *writer) ending(o *open, id string, at time.Time, pos Position) End {
-	e := End{Status: statusEnd, ID: id, EventCount: o.events, TS: at.UnixMilli(), Position: pos,
+func (w *writer) ending(o *open, at time.Time, pos Position) End {
+	e := End{Status: statusEnd, ID: o.id, EventCount: o.events, TS: at.UnixMilli(), Position: pos,
 		Collections: []Collection{}, Partitions: []Partition{}}
 	for _, name := range o.names {
 		e.Collections = append(e.Collections, Collection{name.Schema + "." + name.Name, o.tables[name]})

@@ -122,6 +122,7 @@ func unescape(s string) string {
 
 // The topics of a prefix that are no table's.
 func transactionTopic(prefix string) string  { return prefix + ".transaction" }
+func streamTopic(prefix string) string       { return prefix + ".stream" }
 func schemaTopic(prefix string) string       { return prefix + ".schema" }
 func controlTopic(prefix, job string) string { return controlPrefix(prefix) + job }
 func controlPrefix(prefix string) string     { return prefix + ".millrace." }

@@ -58,6 +58,8 @@ type Reader struct {
 	tables  map[string]*tableReader // by topic
 	history *millrace.History
 
+	stream *streamReader // in layout stream; nil in the other
+
 	end     *End // being collected; nil between transactions
 	endTime time.Time
 	sources []*taking
@@ -123,8 +125,12 @@ func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
 func (r *Reader) Close() { r.cl.Close() }
 
 func (r *Reader) open(ctx context.Context) error {
-	names := []string{transactionTopic(r.opt.Endpoint.Prefix), schemaTopic(r.opt.Endpoint.Prefix)}
-	found, err := topics(ctx, r.cl, names...)
+	prefix := r.opt.Endpoint.Prefix
+	found, err := topics(ctx, r.cl, streamTopic(prefix), transactionTopic(prefix), schemaTopic(prefix))
+	if err != nil {
+		return err
+	}
+	names, err := r.layout(found)
 	if err != nil {
 		return err
 	}
@@ -149,6 +155,10 @@ func (r *Reader) open(ctx context.Context) error {
 // readVersions reads the descriptions of tables that come before the cursor.
 func (r *Reader) readVersions(ctx context.Context) error {
 	p := r.parts[slot{schemaTopic(r.opt.Endpoint.Prefix), 0}]
+	if r.stream != nil {
+		p.used = p.first // all of them, whatever the cursor says: a part names those that it needs
+		return r.moreVersions(ctx)
+	}
 	if p.used == 0 {
 		return nil
 	}
@@ -196,6 +206,9 @@ func (r *Reader) Next(ctx context.Context) (*millrace.Txn, error) {
 }
 
 func (r *Reader) next(ctx context.Context) (*millrace.Txn, error) {
+	if r.stream != nil {
+		return r.nextPart(ctx)
+	}
 	for r.end == nil {
 		if err := r.nextEnd(ctx); err != nil {
 			return nil, err
@@ -207,7 +220,7 @@ func (r *Reader) next(ctx context.Context) (*millrace.Txn, error) {
 // Waiting tells whether Next would have to wait for something new: nothing that
 // was fetched is left of the transaction topic.
 func (r *Reader) Waiting() bool {
-	return r.end == nil && len(r.parts[slot{transactionTopic(r.opt.Endpoint.Prefix), 0}].queue) == 0
+	return r.end == nil && len(r.parts[slot{r.main(), 0}].queue) == 0
 }
 
 // nextEnd reads the transaction topic up to the next END.
@@ -276,12 +289,7 @@ func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
 	e := r.end
 	t := &millrace.Txn{XID: e.XID, Commit: e.Commit, Time: r.endTime, From: r.history, Part: r.part}
 	if name, ok := strings.CutPrefix(e.ID, "chunk:"); ok {
-		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{}
-		for _, tr := range r.tables {
-			if strings.HasPrefix(name, tr.version.Schema+"."+tr.version.Table+":") {
-				t.Chunk.Table = tr.version.Name()
-			}
-		}
+		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{Table: r.chunkTable(name)}
 	}
 	mem := &krecord.Memory{}
 	var pending *millrace.Change // the last change, to which records with the same seq may belong
@@ -315,6 +323,17 @@ func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
 	}
 	t.Cursor = r.cursor()
 	return t, nil
+}
+
+// chunkTable gives the table of a chunk by its name, which is that of the table and
+// a number.
+func (r *Reader) chunkTable(name string) (table millrace.TableName) {
+	for _, tr := range r.tables {
+		if strings.HasPrefix(name, tr.version.Schema+"."+tr.version.Table+":") {
+			table = tr.version.Name()
+		}
+	}
+	return table
 }
 
 // add decodes a record and adds it to the transaction: as a change of its own,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
 	krecord "github.com/millrace/millrace/kafka/record"
@@ -22,15 +23,19 @@ import (
 // Options say what a Sink writes to and how.
 type Options struct {
 	Endpoint *Endpoint
+	Layout   string // LayoutTables or LayoutStream; "": LayoutTables
 	Topics   TopicOptions
 	// Encoder makes records of changes. It is used by one goroutine at a time.
 	Encoder krecord.Encoder
 	// Describe gives the version of a table that a relation is, for PREFIX.schema,
 	// without Version and Commit; nil: no such records are written.
 	Describe func(ctx context.Context, rel *millrace.Relation, key []int) (*krecord.TableVersion, error)
-	// Key gives the columns of the record key; nil, or a nil result, means those
-	// that the Relation flags as the replica identity.
-	Key func(*millrace.Relation) []int
+	// Keys are the columns of the record key, of tables that are not to have
+	// those of the replica identity.
+	Keys map[millrace.TableName][]string
+	// Facts tells what the catalog says of a relation's table; nil, or a nil
+	// result: nothing is known.
+	Facts func(*millrace.Relation) *TableFacts
 	// Spool keeps large transactions until their end has come.
 	Spool *spool.Spool
 	// OnClaim is told the checkpoint under which this instance writes; nil is
@@ -47,18 +52,6 @@ type Options struct {
 	Log        *slog.Logger // nil: none
 }
 
-func (o *Options) key(rel *millrace.Relation) []int {
-	if o.Key != nil {
-		if k := o.Key(rel); k != nil {
-			return k
-		}
-	}
-	if rel.Identity == millrace.IdentityFull || rel.Identity == millrace.IdentityNothing {
-		return nil // every column is flagged, which makes no key
-	}
-	return rel.Key
-}
-
 // Sink is the Kafka destination. Open, Claim, Write, Flush, Drain and Close are
 // called by one goroutine at a time; Durable and Stats by any.
 type Sink struct {
@@ -68,11 +61,15 @@ type Sink struct {
 	state *State
 	// known are the topics of tables that are used and may not be pinned yet.
 	known map[string]bool
+	notes notes
 	w     atomic.Pointer[writer]
 }
 
 // New makes a Sink. It connects in Open.
 func New(opt Options) *Sink {
+	if opt.Layout == "" {
+		opt.Layout = LayoutTables
+	}
 	if opt.MaxHeld <= 0 {
 		opt.MaxHeld = 16 << 20
 	}
@@ -99,6 +96,11 @@ func (s *Sink) Open(ctx context.Context) (millrace.Checkpoint, error) {
 	}
 	if state.Job == nil {
 		return none, noJob("open the destination")
+	}
+	if state.Layout != s.opt.Layout {
+		return none, &millrace.Error{Kind: millrace.KindConfig, Op: "open the destination", Peer: millrace.PeerDestination,
+			Err:  fmt.Errorf("the job's records are in layout %s, and destination.kafka.layout is %s", state.Layout, s.opt.Layout),
+			Hint: "set layout: " + state.Layout + "; another layout needs another prefix"}
 	}
 	s.state = state
 	return state.Checkpoint, nil
@@ -133,7 +135,7 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 	if err != nil {
 		return none, err
 	}
-	cl, err := s.opt.producer(e, limit, transactionTimeout)
+	cl, err := e.producer(limit, transactionTimeout, s.opt.MaxHeld)
 	if err != nil {
 		return none, err
 	}
@@ -147,14 +149,14 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 		return none, noJob("claim the job")
 	}
 	w := &writer{opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: s.ctl.cl, stats: &s.stats, dests: dests, limit: limit,
-		rels: map[*millrace.Relation]*route{}, known: s.known,
+		rels: map[*millrace.Relation]*route{}, known: s.known, notes: &s.notes, tables: state.Job.Tables,
 		skip: state.Checkpoint.Commit, cp: state.Checkpoint}
 	w.cp.Epoch++
 	w.pos = newPositions(w.cp.Acked)
 	w.q = newQueue(s.opt.MaxHeld/2, s.opt.Group == 1, &w.cp)
 	// The first transaction says whose the job is now, and moves nothing else.
 	w.cp.Seq--
-	if err := w.commit(ctx, &batch{}); err != nil {
+	if err := w.commit(ctx, &batch{control: w.claiming(state)}); err != nil {
 		cl.Close()
 		return none, e.wrap("claim the job", err)
 	}
@@ -167,14 +169,50 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 	return w.cp, nil
 }
 
+// claiming are the records of a claim: the job's state under the new epoch, and
+// pins of what has none yet.
+func (w *writer) claiming(s *State) []*kgo.Record {
+	e := w.opt.Endpoint
+	own := stateKey(w.cp.Generation, w.cp.Epoch)
+	records := []*kgo.Record{e.control(own, stateJSON{string(s.Job.State), s.Job.Reason, s.Job.Hint})}
+	for key := range s.states {
+		if key != own {
+			records = append(records, e.control(key, nil))
+		}
+	}
+	for _, n := range w.opt.marks() {
+		if _, ok := s.Topics[n]; !ok {
+			records = append(records, w.pin(w.dests[n], millrace.TableName{}))
+		}
+	}
+	return records
+}
+
+// marks are the topics of a job that are no table's.
+func (o *Options) marks() []string {
+	if o.stream() {
+		return []string{streamTopic(o.Endpoint.Prefix), schemaTopic(o.Endpoint.Prefix)}
+	}
+	return []string{transactionTopic(o.Endpoint.Prefix), schemaTopic(o.Endpoint.Prefix)}
+}
+
 // prepare makes what is missing of the topics and reads their limits, before
 // anybody is fenced.
 func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 	e := s.opt.Endpoint
-	names := []string{transactionTopic(e.Prefix), schemaTopic(e.Prefix)}
-	pinned := slices.Collect(maps.Keys(s.state.Topics))
+	names, pinned, virtual := s.opt.marks(), []string{}, map[string]*dest{}
+	for n, pin := range s.state.Topics {
+		if pin.ID == "" {
+			virtual[n] = &dest{name: n, partitions: 1}
+		} else if pinned = append(pinned, n); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
 	for n := range s.known {
-		if _, ok := s.state.Topics[n]; !ok {
+		switch {
+		case s.opt.stream():
+			virtual[n] = &dest{name: n, partitions: 1}
+		case !slices.Contains(names, n):
 			names = append(names, n)
 		}
 	}
@@ -187,20 +225,20 @@ func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 			return nil, 0, err
 		}
 	}
-	dests, err := e.ensure(ctx, s.ctl.cl, &s.opt.Topics, append(names, pinned...),
-		func(n string) bool { return s.known[n] || s.state.Topics[n].Table != "" })
+	dests, err := e.ensure(ctx, s.ctl.cl, &s.opt.Topics, names)
 	if err != nil {
 		return nil, 0, err
 	}
-	for n, pin := range s.state.Topics {
-		dests[n].schema, dests[n].shape = pin.Schema, pin.Shape
-	}
-	limit := maxBatch
-	if len(pinned)+len(s.known) > 0 {
-		limit = maxRecord
-	}
+	limit := maxRecord
 	for _, d := range dests {
 		limit = min(limit, d.limit)
+	}
+	if len(dests) == len(s.opt.marks()) && !s.opt.stream() {
+		limit = min(limit, maxBatch) // the topics of tables are yet to be made
+	}
+	maps.Copy(dests, virtual)
+	for n, pin := range s.state.Topics {
+		dests[n].schema, dests[n].shape, dests[n].key = pin.Schema, pin.Shape, pin.Key
 	}
 	if s.opt.MaxTimeout == 0 {
 		s.opt.MaxTimeout = maxTimeout(ctx, kadm.NewClient(s.ctl.cl))

@@ -193,6 +193,15 @@ func TestLargeTransactionComesWholeOrNotAtAll(t *testing.T) {
 	if len(got) != rows+2+6 {
 		t.Errorf("%d records", len(got))
 	}
+	begins := 0
+	for _, r := range got {
+		if strings.Contains(r.value, `"BEGIN"`) && strings.Contains(r.value, `"end_lsn":"0/FA"`) {
+			begins++ // of the one that came in parts
+		}
+	}
+	if begins != 1 {
+		t.Error("the large transaction's BEGIN does not know its end")
+	}
 	list := ends(t, got)
 	if len(list) != 3 || list[1].EventCount != rows || list[1].Partitions[0].Count != rows {
 		t.Errorf("%+v", list)

@@ -36,9 +36,10 @@ type dest struct {
 	name       string
 	id         [16]byte
 	partitions int32
-	limit      int    // max.message.bytes
-	schema     int    // of the newest record in PREFIX.schema
-	shape      string // of that record
+	limit      int      // max.message.bytes
+	schema     int      // of the newest record in PREFIX.schema
+	shape      string   // of that record
+	key        []string // of the table's records; nil: not known yet
 }
 
 // awaitTopics waits until the topics, which were just made, can be written to.
@@ -88,9 +89,8 @@ func (o *TopicOptions) replication() int16 {
 	return -1
 }
 
-// ensure makes the topics that are missing and gives what all of them are. kind
-// tells which are tables'.
-func (e *Endpoint) ensure(ctx context.Context, cl *kgo.Client, o *TopicOptions, names []string, isTable func(string) bool) (map[string]*dest, error) {
+// ensure makes the topics that are missing and gives what all of them are.
+func (e *Endpoint) ensure(ctx context.Context, cl *kgo.Client, o *TopicOptions, names []string) (map[string]*dest, error) {
 	found, err := topics(ctx, cl, names...)
 	if err != nil {
 		return nil, e.wrap("describe topics", err)
@@ -103,7 +103,7 @@ func (e *Endpoint) ensure(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 	}
 	if len(missing) > 0 {
 		for _, n := range missing {
-			if err := e.create(ctx, cl, o, n, isTable(n)); err != nil {
+			if err := e.create(ctx, cl, o, n); err != nil {
 				return nil, err
 			}
 		}
@@ -129,15 +129,15 @@ func (e *Endpoint) ensure(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 	return all, nil
 }
 
-func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, name string, table bool) error {
+func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, name string) error {
 	partitions, config := int32(1), o.config()
-	if table {
-		partitions = int32(max(o.Partitions, 1))
-	}
-	switch {
-	case name == schemaTopic(e.Prefix):
-		config = map[string]*string{"cleanup.policy": kadm.StringPtr("compact")}
-	case !table:
+	// So that only the topics of tables, or that of all of them, bound the size of
+	// a row.
+	unbounded := kadm.StringPtr(strconv.Itoa(maxRecord))
+	switch name {
+	case schemaTopic(e.Prefix):
+		config = map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "max.message.bytes": unbounded}
+	case transactionTopic(e.Prefix):
 		// The order of transactions must outlive the rows.
 		c := *o
 		c.Compact = false
@@ -145,10 +145,10 @@ func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 			c.Retention = -1
 		}
 		config = c.config()
-	}
-	if !table {
-		// So that only the topics of tables bound the size of a row.
-		config["max.message.bytes"] = kadm.StringPtr(strconv.Itoa(maxRecord))
+		config["max.message.bytes"] = unbounded
+	case streamTopic(e.Prefix):
+	default:
+		partitions = int32(max(o.Partitions, 1))
 	}
 	res, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, o.replication(), config, name)
 	if err == nil {
@@ -190,6 +190,9 @@ func (e *Endpoint) limits(ctx context.Context, cl *kgo.Client, names []string) (
 // checkPins holds the topics against what the job has written to so far.
 func (e *Endpoint) checkPins(pins map[string]Topic, now map[string]*topic) error {
 	for name, pin := range pins {
+		if pin.ID == "" {
+			continue
+		}
 		t := now[name]
 		var err error
 		switch {

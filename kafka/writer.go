@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/spool"
 )
 
@@ -36,7 +37,10 @@ type writer struct {
 	open   *open
 	batch  *batch          // while open is
 	packed []byte          // a buffer
+	spare  stream          // its buffers
 	known  map[string]bool // the topics that the Sink knows of
+	notes  *notes
+	tables []record.Table // of the job, when it was claimed
 
 	// Of the executor.
 	cp   millrace.Checkpoint
@@ -60,7 +64,9 @@ const (
 	maxBatch           = 1_000_012 // bytes; what brokers take by default
 )
 
-func (o *Options) producer(e *Endpoint, limit int, timeout time.Duration) (*kgo.Client, error) {
+// producer makes the client that writes the job's transactions; held is the
+// memory that it may take for records.
+func (e *Endpoint) producer(limit int, timeout time.Duration, held int64) (*kgo.Client, error) {
 	return e.client(
 		kgo.TransactionalID(transactionalID(e.Prefix, e.Job)),
 		kgo.TransactionTimeout(timeout),
@@ -72,7 +78,7 @@ func (o *Options) producer(e *Endpoint, limit int, timeout time.Duration) (*kgo.
 		kgo.ProducerLinger(50*time.Millisecond),
 		kgo.RecordDeliveryTimeout(deliverWithin),
 		kgo.MaxBufferedRecords(1<<20),
-		kgo.MaxBufferedBytes(int(max(o.MaxHeld, 8<<20))),
+		kgo.MaxBufferedBytes(int(max(held, 8<<20))),
 	)
 }
 
@@ -143,7 +149,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	for i := range b.records {
 		cl.Produce(ctx, &b.records[i], p.done)
 	}
-	for _, r := range b.control {
+	for _, r := range append(b.control, w.noted()...) {
 		cl.Produce(ctx, r, p.done)
 	}
 	cl.Produce(ctx, w.opt.Endpoint.control(keyCheckpoint, checkpointRecord(&cp)), p.done)
@@ -329,6 +335,12 @@ func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
 
 // pin notes in the control topic what must not change about a topic.
 func (w *writer) pin(d *dest, table millrace.TableName) *kgo.Record {
-	return w.opt.Endpoint.control(keyTopic+d.name, Topic{ID: hex.EncodeToString(d.id[:]), Partitions: int(d.partitions),
-		Table: table.String(), Schema: d.schema, Shape: d.shape})
+	t := Topic{Partitions: int(d.partitions), Schema: d.schema, Shape: d.shape, Key: d.key}
+	if d.id != [16]byte{} {
+		t.ID = hex.EncodeToString(d.id[:])
+	}
+	if table != (millrace.TableName{}) {
+		t.Table = table.String()
+	}
+	return w.opt.Endpoint.control(keyTopic+d.name, t)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/spool"
 	"github.com/millrace/millrace/web"
 )
@@ -137,12 +138,20 @@ func tablesOf(j *record.Job) []capture.Table {
 // newShape records what the stream has found out about a table of the set.
 func (r *runner) newShape(ctx context.Context, t capture.Table) error {
 	r.log.Info("the schema of a table has changed", "table", t.Name)
-	book, err := r.openLedger(ctx)
+	changed := record.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape}
+	r.mu.Lock()
+	e := r.engine
+	r.mu.Unlock()
+	if e != nil && e.kafka != nil {
+		e.kafka.UpdateTable(changed)
+		return nil
+	}
+	conn, err := r.target.Connect(ctx, session.Watch)
 	if err != nil {
 		return err
 	}
-	defer book.Close(context.WithoutCancel(ctx)) //nolint:errcheck // what counts was confirmed
-	return book.UpdateTable(ctx, record.Table{OID: t.OID, Name: t.Name, Filenode: t.Filenode, Shape: t.Shape})
+	defer conn.Close(context.WithoutCancel(ctx))
+	return record.UpdateTable(ctx, conn, r.Job, changed)
 }
 
 // fallbacks counts the source transactions that took the row path.

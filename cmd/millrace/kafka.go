@@ -120,9 +120,9 @@ func (s *settings) databaseName(ctx context.Context) (string, error) {
 	return conn.Config().Database, nil
 }
 
-// primaryKeys gives the keys of tables that have REPLICA IDENTITY FULL, where
-// the stream flags every column: those of the primary key, as it is now.
-func (s *settings) primaryKeys(ctx context.Context, tables []record.Table) (func(*millrace.Relation) []int, error) {
+// tableFacts reads what the sink has to know of tables and the stream does not
+// say, as it is now.
+func (s *settings) tableFacts(ctx context.Context, tables []record.Table) (func(*millrace.Relation) *kafka.TableFacts, error) {
 	conn, err := s.source.Connect(ctx, session.Watch)
 	if err != nil {
 		return nil, err
@@ -132,33 +132,7 @@ func (s *settings) primaryKeys(ctx context.Context, tables []record.Table) (func
 	for i := range tables {
 		oids[i] = tables[i].OID
 	}
-	found, err := catalog.Describe(ctx, conn, oids)
-	if err != nil {
-		return nil, session.Wrap("read the keys of tables", millrace.PeerSource, err)
-	}
-	return func(rel *millrace.Relation) []int {
-		t := found[rel.OID]
-		if rel.Identity != millrace.IdentityFull || t == nil {
-			return nil
-		}
-		x := t.PrimaryKey()
-		if x == nil {
-			return nil
-		}
-		var key []int
-		for _, n := range x.Columns {
-			c := t.ByNum(n)
-			for i := range rel.Columns {
-				if c != nil && rel.Columns[i].Name == c.Name {
-					key = append(key, i)
-				}
-			}
-		}
-		if len(key) != len(x.Columns) {
-			return nil
-		}
-		return key
-	}, nil
+	return bootstrap.FactsOf(ctx, conn, oids)
 }
 
 // loadKafka does the first load into Kafka.
@@ -191,22 +165,6 @@ func (s *settings) loadKafka(ctx context.Context, o bootstrap.Options) error {
 	if err := s.encode(ctx, &sink); err != nil {
 		return err
 	}
-	conn, err := s.source.Connect(ctx, session.Watch)
-	if err != nil {
-		return err
-	}
-	all, err := catalog.Tables(ctx, conn)
-	_ = conn.Close(context.WithoutCancel(ctx)) // it was only read
-	if err != nil {
-		return session.Wrap("list tables", millrace.PeerSource, err)
-	}
-	tables := make([]record.Table, len(all))
-	for i := range all {
-		tables[i] = record.Table{OID: all[i].OID, Name: all[i].Name}
-	}
-	if sink.Key, err = s.primaryKeys(ctx, tables); err != nil {
-		return err
-	}
 	return bootstrap.RunKafka(ctx, bootstrap.KafkaOptions{Options: o, Sink: sink, State: state})
 }
 
@@ -231,7 +189,7 @@ func (r *runner) newKafkaSink(ctx context.Context, j *record.Job, sp *spool.Spoo
 	o.OnClaim = func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) }
 	err = r.retry(ctx, func() (err error) {
 		if err = r.encode(ctx, &o); err == nil {
-			o.Key, err = r.primaryKeys(ctx, j.Tables)
+			o.Facts, err = r.tableFacts(ctx, j.Tables)
 		}
 		return err
 	})

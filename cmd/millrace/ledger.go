@@ -25,7 +25,6 @@ type ledger interface {
 	Ready(ctx context.Context) (bool, error)
 	Beat(ctx context.Context, rt *record.Runtime) error
 	Leave(ctx context.Context, instance string) error
-	UpdateTable(ctx context.Context, t record.Table) error
 	// HeldOn tells whether a position of an earlier timeline was held before the
 	// stream left that timeline.
 	HeldOn(ctx context.Context, timeline int32, at millrace.LSN) (bool, error)
@@ -114,10 +113,6 @@ func (l *pgLedger) Beat(ctx context.Context, rt *record.Runtime) error {
 
 func (l *pgLedger) Leave(ctx context.Context, instance string) error {
 	return record.Leave(ctx, l.conn, l.job, instance)
-}
-
-func (l *pgLedger) UpdateTable(ctx context.Context, t record.Table) error {
-	return record.UpdateTable(ctx, l.conn, l.job, t)
 }
 
 func (l *pgLedger) HeldOn(ctx context.Context, timeline int32, at millrace.LSN) (bool, error) {
