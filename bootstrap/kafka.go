@@ -184,6 +184,9 @@ func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding
 		names[i] = t.Name
 		problems = append(problems, keyProblems(o, t)...)
 	}
+	if o.Layout == kafka.LayoutStream {
+		return problems
+	}
 	for _, err := range kafka.CheckTopics(o.Endpoint.Prefix, names, o.Topics.Names) {
 		problems = append(problems, snapshot.Finding{Subject: "topics", Text: err.Error(),
 			Cure: "name another topic with destination.kafka.topics: {schema.table: NAME}"})

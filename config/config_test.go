@@ -167,6 +167,7 @@ destination:
     compact: true
     decimal: bytes
     toast: omit
+    types: debezium
     topics: {public.orders: shop.orders}
     tls: {enable: true, ca: /ca, cert: /cert, key: /key, server_name: broker}
     sasl: {mechanism: SCRAM-SHA-256, user: me, password: "${KAFKA_PW}"}
@@ -179,7 +180,7 @@ func TestEveryKeyOfKafka(t *testing.T) {
 		t.Fatal(r)
 	}
 	want := Kafka{Brokers: []string{"a:9092", "b:9092"}, Prefix: "shop", Layout: "tables", Format: "avro", Partitions: 6, Replication: 3,
-		Retention: 720 * time.Hour, Compact: true, Decimal: "bytes", Toast: "omit", Topics: map[string]string{"public.orders": "shop.orders"},
+		Retention: 720 * time.Hour, Compact: true, Decimal: "bytes", Toast: "omit", Types: TypesDebezium, Topics: map[string]string{"public.orders": "shop.orders"},
 		TLS: KafkaTLS{true, "/ca", "/cert", "/key", "broker"}, SASL: KafkaSASL{"SCRAM-SHA-256", "me", Template("${KAFKA_PW}")}, Registry: KafkaRegistry{"https://registry", "r", Template("q")}}
 	if diff := cmp.Diff(want, c.Destination.Kafka, cmp.AllowUnexported(Secret{})); diff != "" {
 		t.Error(diff)

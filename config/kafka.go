@@ -22,7 +22,7 @@ type Kafka struct {
 	Brokers []string
 	Prefix  string
 
-	Layout      string // LayoutTables
+	Layout      string // LayoutTables or LayoutStream
 	Format      string
 	Partitions  int           // of a table's topic
 	Replication int           // 0: the cluster's default
@@ -30,6 +30,7 @@ type Kafka struct {
 	Compact     bool
 	Decimal     string
 	Toast       string
+	Types       string            // TypesExact or TypesDebezium
 	Topics      map[string]string // table -> topic
 
 	TLS      KafkaTLS
@@ -55,8 +56,18 @@ type KafkaSASL struct {
 	Password        Secret
 }
 
-// LayoutTables is the value of layout that this version has.
-const LayoutTables = "tables"
+// The values of layout: a topic for each table, or one for all.
+const (
+	LayoutTables = "tables"
+	LayoutStream = "stream"
+)
+
+// The values of types: forms that can be read back, or Debezium's where it loses
+// something.
+const (
+	TypesExact    = "exact"
+	TypesDebezium = "debezium"
+)
 
 // IsKafkaURL tells whether a connection string is one of Kafka.
 func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
@@ -65,7 +76,7 @@ func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
 func (k *Kafka) Set() bool { return !k.URL.Empty() || len(k.Brokers) > 0 || k.Prefix != "" }
 
 func defaultKafka() Kafka {
-	return Kafka{Layout: LayoutTables, Format: "json", Partitions: 1, Decimal: "string", Toast: "placeholder"}
+	return Kafka{Layout: LayoutTables, Format: "json", Partitions: 1, Decimal: "string", Toast: "placeholder", Types: TypesExact}
 }
 
 // kafkaFields are the keys below path.
@@ -87,7 +98,8 @@ func kafkaFields(path string, k *Kafka) map[string]field {
 		"registry.url":      text(&k.Registry.URL),
 		"registry.user":     text(&k.Registry.User),
 		"registry.password": secret(&k.Registry.Password),
-		"layout":            choice(&k.Layout, []string{LayoutTables}, "stream"),
+		"types":             choice(&k.Types, []string{TypesExact, TypesDebezium}),
+		"layout":            choice(&k.Layout, []string{LayoutTables, LayoutStream}),
 		"partitions":        number(&k.Partitions),
 		"replication":       number(&k.Replication),
 		"retention":         retention(&k.Retention),
@@ -210,6 +222,27 @@ func (c *Config) validateDestination(p *Problems, checks Checks) {
 		p.add("destination.kafka.registry", "format %s and a registry's URL don't go together", k.Format)
 	}
 	between(p, "destination.kafka.replication", k.Replication, 0, 100)
+	if k.Layout == LayoutStream {
+		k.validateStream(p)
+	}
+}
+
+// validateStream finds what has no meaning where all tables share one topic of one
+// partition.
+func (k *Kafka) validateStream(p *Problems) {
+	const path = "destination.kafka."
+	if k.Partitions != 1 {
+		p.add(path+"partitions", "layout stream has one partition, in which all is in order")
+	}
+	if k.Compact {
+		p.add(path+"compact", "layout stream holds transactions, of which compaction would leave pieces")
+	}
+	if len(k.Topics) > 0 {
+		p.add(path+"topics", "layout stream has one topic for all tables")
+	}
+	if k.Format == "json-schema" || k.Format == "avro" {
+		p.add(path+"format", "a record of layout stream holds rows of several tables, for which %s has no schema; want json, json-inline, flat or keys", k.Format)
+	}
 }
 
 func (c *Config) validateKafka(p *Problems, checks Checks, peer millrace.Peer, k *Kafka) {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -187,4 +188,20 @@ func (c *Control) Rivals(ctx context.Context) ([]string, error) {
 		}
 	}
 	return jobs, nil
+}
+
+// OneLayout refuses a prefix that has records in the other layout: whoever reads it
+// could not tell which of them are the newer ones.
+func (c *Control) OneLayout(ctx context.Context, layout string) error {
+	other := streamTopic(c.e.Prefix)
+	if layout == LayoutStream {
+		other = transactionTopic(c.e.Prefix)
+	}
+	found, err := topics(ctx, c.cl, other)
+	if err != nil || found[other] == nil {
+		return c.e.wrap("look for topics", err)
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "choose the layout", Peer: c.e.Peer,
+		Err:  fmt.Errorf("prefix %s has topic %s, of the other layout", c.e.Prefix, other),
+		Hint: "choose another prefix, or delete the topics of this one"}
 }

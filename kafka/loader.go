@@ -47,7 +47,7 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	for i := range job.Tables {
 		s.known[topicName(e.Prefix, job.Tables[i].Name, s.opt.Topics.Names)] = true
 	}
-	if err := s.oneLayout(ctx); err != nil {
+	if err := ctl.OneLayout(ctx, s.opt.Layout); err != nil {
 		return nil, err
 	}
 	dests, limit, err := s.prepare(ctx)
@@ -86,23 +86,6 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 		return nil, e.wrap(op, err)
 	}
 	return l, nil
-}
-
-// oneLayout refuses a prefix that has records in the other layout: whoever reads it
-// could not tell which of them are the newer ones.
-func (s *Sink) oneLayout(ctx context.Context) error {
-	e := s.opt.Endpoint
-	other := streamTopic(e.Prefix)
-	if s.opt.stream() {
-		other = transactionTopic(e.Prefix)
-	}
-	found, err := topics(ctx, s.ctl.cl, other)
-	if err != nil || found[other] == nil {
-		return e.wrap("look for topics", err)
-	}
-	return &millrace.Error{Kind: millrace.KindPreflight, Op: "record the job", Peer: e.Peer,
-		Err:  fmt.Errorf("prefix %s has topic %s, of the other layout", e.Prefix, other),
-		Hint: "choose another prefix, or delete the topics of this one"}
 }
 
 // opening are the records of a new generation, and the removal of those of the

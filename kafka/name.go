@@ -138,6 +138,9 @@ func CheckTopics(prefix string, tables []millrace.TableName, names map[millrace.
 	seen := map[string]millrace.TableName{}
 	for _, t := range tables {
 		topic := topicName(prefix, t, names)
+		if names[t] != "" && reserved(prefix, topic) {
+			problems = append(problems, fmt.Errorf("table %v: topic %s is one of the job's own", t, topic))
+		}
 		collides := strings.ReplaceAll(topic, ".", "_")
 		other, taken := seen[collides]
 		seen[collides] = t
@@ -150,6 +153,12 @@ func CheckTopics(prefix string, tables []millrace.TableName, names map[millrace.
 		}
 	}
 	return problems
+}
+
+// reserved tells whether a topic is, or would be, one that is no table's.
+func reserved(prefix, topic string) bool {
+	return topic == transactionTopic(prefix) || topic == streamTopic(prefix) || topic == schemaTopic(prefix) ||
+		strings.HasPrefix(topic, controlPrefix(prefix))
 }
 
 func topicName(prefix string, t millrace.TableName, names map[millrace.TableName]string) string {

@@ -39,7 +39,7 @@ func kafkaEndpoint(peer millrace.Peer, k *config.Kafka, job string, safety confi
 // kafkaSink gives the options of the sink, without spool and encoder.
 func (s *settings) kafkaSink() (kafka.Options, error) {
 	k := &s.Destination.Kafka
-	o := kafka.Options{Endpoint: s.kafka, Group: s.Apply.Group, MaxHeld: int64(s.Resources.MaxInflight) / 2, Log: s.log,
+	o := kafka.Options{Endpoint: s.kafka, Layout: k.Layout, Group: s.Apply.Group, MaxHeld: int64(s.Resources.MaxInflight) / 2, Log: s.log,
 		Topics: kafka.TopicOptions{Partitions: k.Partitions, Replication: k.Replication, Retention: k.Retention, Compact: k.Compact,
 			Names: map[millrace.TableName]string{}}}
 	for table, topic := range k.Topics {
@@ -61,7 +61,7 @@ func (s *settings) encode(ctx context.Context, to *kafka.Options) error {
 		return err
 	}
 	o := krecord.Options{Format: krecord.Format(k.Format), Prefix: k.Prefix, Database: database, Version: version(),
-		Toast: krecord.Toast(k.Toast),
+		Toast: krecord.Toast(k.Toast), Lossy: k.Types == config.TypesDebezium,
 		Topic: func(t millrace.TableName) string {
 			if n := to.Topics.Names[t]; n != "" {
 				return n
@@ -269,8 +269,12 @@ func (d kafkaDestination) Check(ctx context.Context, job *record.Job, tables []*
 	if err != nil {
 		return problems, nil, err
 	}
+	refused := []error{ctl.OneLayout(ctx, o.Layout)}
 	if job == nil {
-		if e := refuseRivals(ctx, ctl, d.s); e != nil {
+		refused = append(refused, refuseRivals(ctx, ctl, d.s))
+	}
+	for _, e := range refused {
+		if e != nil {
 			problems = append(problems, check.Finding{Subject: "destination", Text: e.Error(), Cure: millrace.HintOf(e)})
 		}
 	}
