@@ -48,4 +48,9 @@ func TestTopicNames(t *testing.T) {
 	if got := kafka.CheckTopics("p", tables[:2], map[millrace.TableName]string{tables[0]: "p.other"}); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
+	for _, own := range []string{"p.transaction", "p.stream", "p.schema", "p.millrace.other"} {
+		if got := kafka.CheckTopics("p", tables[:1], map[millrace.TableName]string{tables[0]: own}); len(got) != 1 {
+			t.Errorf("a table in topic %s: %v", own, got)
+		}
+	}
 }
