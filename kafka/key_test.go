@@ -39,7 +39,7 @@ func TestKeyUnderFullStaysWhatItWas(t *testing.T) {
 	refused := func(o kafka.Options, hint string) {
 		t.Helper()
 		s, _ := claimed(t, o)
-		defer s.Close()
+		defer func() { _ = s.Close() }()
 		err := s.Write(deadline(t), txn(9, "v", a))
 		if millrace.KindOf(err) != millrace.KindData || !strings.Contains(err.Error(), "public.a") || !strings.Contains(millrace.HintOf(err), hint) {
 			t.Errorf("%v; hint: %s", err, millrace.HintOf(err))

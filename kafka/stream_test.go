@@ -214,7 +214,7 @@ func TestLayoutsDoNotMix(t *testing.T) {
 	loaded(t, o, relation(1, "a"))
 	tables := readable(t, e, 1)
 	s := kafka.New(tables)
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	if _, err := s.Open(deadline(t)); millrace.KindOf(err) != millrace.KindConfig || !strings.Contains(millrace.HintOf(err), "layout: stream") {
 		t.Errorf("run in the other layout: %v", err)
 	}
