@@ -34,6 +34,18 @@ func stateOf(t *testing.T, ctl *kafka.Control) *kafka.State {
 	return s
 }
 
+// awaitState reads until what is to be there is: a commit is confirmed before its
+// marker is in the topic.
+func awaitState(t *testing.T, ctl *kafka.Control, there func(*kafka.State) bool) *kafka.State {
+	t.Helper()
+	var s *kafka.State
+	rig.Eventually(t, patience, func() bool {
+		s = stateOf(t, ctl)
+		return there(s)
+	}, "the record is as it must become")
+	return s
+}
+
 func rawClient(t *testing.T, k *rig.Kafka, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append(opts, kgo.SeedBrokers(k.Brokers()...))...)
@@ -59,8 +71,7 @@ func TestFormerInstanceWritesNoState(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, second := claimed(t, options(t, e))
-	rig.Eventually(t, patience, func() bool { return stateOf(t, ctl).Checkpoint.Epoch == second.Epoch }) // its marker comes behind its answer
-	if s := stateOf(t, ctl); s.Job.State != record.Streaming || s.Job.Reason != "the first" {
+	if s := awaitState(t, ctl, func(s *kafka.State) bool { return s.Checkpoint.Epoch == second.Epoch }); s.Job.State != record.Streaming || s.Job.Reason != "the first" {
 		t.Errorf("the claim has lost the state: %v %q", s.Job.State, s.Job.Reason)
 	}
 	if err := ctl.SetStateAs(deadline(t), fence, record.Failed, "late", ""); !errors.Is(err, record.ErrFenced) {
@@ -98,7 +109,7 @@ func TestTableIsUpdatedByTheOwner(t *testing.T) {
 	s.UpdateTable(record.Table{OID: 1, Name: millrace.TableName{Schema: "public", Name: "b"}, Filenode: 7, Shape: "s"})
 	write(t, s, txn(1, "v", a))
 	awaitDurable(t, s, 150)
-	st := stateOf(t, control(t, e))
+	st := awaitState(t, control(t, e), func(s *kafka.State) bool { return s.Checkpoint.Commit == 100 })
 	if x := st.Job.Tables[0]; x.Filenode != 7 || x.Shape != "s" || x.Name.Name != "b" {
 		t.Errorf("%+v", x)
 	}
@@ -124,7 +135,7 @@ func TestCleanupFences(t *testing.T) {
 	if at, err := s.Durable(deadline(t), 150); err == nil {
 		t.Errorf("written up to %v after the job was removed", at)
 	}
-	if st := stateOf(t, ctl); st.Job != nil || st.Generation != 1 {
+	if st := awaitState(t, ctl, func(s *kafka.State) bool { return s.Job == nil }); st.Generation != 1 {
 		t.Errorf("%+v", st)
 	}
 }

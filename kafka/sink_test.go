@@ -230,9 +230,9 @@ func TestSignsOfLifeAreWrittenWhenSomebodyWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ctl.Close()
-	st, err := ctl.Read(deadline(t))
-	if err != nil || st.Checkpoint.Acked != 2000 || st.Checkpoint.End != 10 {
-		t.Errorf("%+v, %v", st.Checkpoint, err)
+	st := awaitState(t, ctl, func(s *kafka.State) bool { return s.Checkpoint.Acked == 2000 })
+	if st.Checkpoint.End != 10 {
+		t.Errorf("%+v", st.Checkpoint)
 	}
 }
 
@@ -260,10 +260,7 @@ func TestControlKeepsStateBesideTheWriter(t *testing.T) {
 	}
 	write(t, s, txn(1, "v", a))
 	awaitDurable(t, s, 150)
-	st, err := ctl.Read(deadline(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := awaitState(t, ctl, func(s *kafka.State) bool { return s.Checkpoint.Commit == 100 })
 	if j := st.Job; j.State != record.Streaming || j.Reason != "why" || j.Slot != "s" || !j.OwnsSlot || len(j.Tables) != 1 || j.ConsistentFrom != 10 {
 		t.Errorf("%+v", j)
 	}
