@@ -140,19 +140,14 @@ func secret(to *Secret) field {
 	}}
 }
 
-// choice takes one of the allowed words; later ones are for other versions.
-func choice(to *string, allowed []string, later ...string) field {
+// choice takes one of the allowed words.
+func choice(to *string, allowed []string) field {
 	return field{set: func(v any) error {
 		s, _ := v.(string)
 		for _, a := range allowed {
 			if s == a {
 				*to = s
 				return nil
-			}
-		}
-		for _, l := range later {
-			if s == l {
-				return fmt.Errorf("%s: %w", s, errNotAvailable)
 			}
 		}
 		return fmt.Errorf("want %s", strings.Join(allowed, " or "))
