@@ -51,6 +51,27 @@ type Drainer interface {
 	Drain(ctx context.Context) (LSN, error)
 }
 
+// Ahead applies one transaction while it is open at the source, beside the stream of
+// those that are committed. Nothing of it is visible before its commit has come in
+// that stream, as a Txn of Phase AppliedAhead. It is for one goroutine.
+//
+// Any error gives it up and is none of the job's: the transaction is then applied
+// once it is committed, like any other.
+type Ahead interface {
+	// Write applies a part, behind everything that the stream had up to after, and
+	// releases it.
+	Write(ctx context.Context, t *Txn, after LSN) error
+	// Savepoint marks where a subtransaction begins, and RollBack returns there:
+	// nothing of it counts any more, nor of what came behind its beginning.
+	Savepoint(ctx context.Context, sub uint32) error
+	RollBack(ctx context.Context, sub uint32) error
+	// Ready returns nil when all that can fail was tried, and the stream is applied
+	// up to after. From there on it belongs to the Sink that it came from.
+	Ready(ctx context.Context, after LSN) error
+	// Drop gives it up, unless that was done. It waits for no server.
+	Drop()
+}
+
 // ErrStartAnew is wrapped by the error of a Source that has to be started anew, at
 // once: what it reads is another set of tables now.
 var ErrStartAnew = errors.New("the source starts anew")

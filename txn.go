@@ -51,7 +51,7 @@ type Txn struct {
 // ones, unless the sink can hold a transaction that is prepared.
 type Phase byte
 
-// The phases of a two-phase commit, beside Committed.
+// The phases of a two-phase commit, beside Committed, and AppliedAhead.
 const (
 	// Committed: the whole of it, at its commit.
 	Committed Phase = iota
@@ -64,6 +64,9 @@ const (
 	CommitPrepared
 	// RollbackPrepared: it is rolled back. Commit and End are zero as well.
 	RollbackPrepared
+	// AppliedAhead: the one with this XID is committed, of which an Ahead has all
+	// changes. There are none here.
+	AppliedAhead
 )
 
 // Chunk says where the rows of a Txn were read.

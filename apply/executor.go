@@ -32,6 +32,9 @@ type executor struct {
 	stumbled func()             // sets have failed: what is known of tables may be old
 	redo     func(millrace.LSN) // the transaction is to come again, row by row
 	fallback func(Fallback)
+	// ahead gives what was applied of a transaction while it was open.
+	ahead       func(xid uint32) *ahead
+	aheadFailed func()
 	// render gives values as text, on a connection of its own.
 	render func(context.Context, *route, millrace.Row) string
 
@@ -103,6 +106,9 @@ func (x *executor) execute(ctx context.Context, b *batch) error {
 		x.stats.setRows.Add(x.setRows - sets)
 		x.stats.rowRows.Add(x.rowRows - rows)
 	}()
+	if b.phase == millrace.AppliedAhead {
+		return x.adopt(ctx, b)
+	}
 	x.batch = b
 	clear(x.byName)
 	x.atServer, x.careful = x.inOneFlight(b), false

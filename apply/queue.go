@@ -198,7 +198,7 @@ func (q *queue) take(now time.Time) *batch {
 
 // hasProgress tells whether a progress row is written behind the batch.
 func (b *batch) hasProgress() bool {
-	return b.phase == millrace.Committed || b.phase == millrace.CommitPrepared
+	return b.phase != millrace.Prepared && b.phase != millrace.RollbackPrepared
 }
 
 // end gives the position that the batch's progress row will acknowledge, or 0

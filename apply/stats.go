@@ -13,6 +13,7 @@ type Stats struct {
 	FallbackTransactions uint64
 	Fallbacks            uint64 // batches whose sets failed
 	Groups               uint64 // transactions of the target
+	Ahead                uint64 // transactions that were applied while they were open
 	SetRows              uint64 // net changes applied in sets
 	RowRows              uint64 // changes applied row by row
 	// Changes are those of the source that were applied; folding makes fewer
@@ -23,7 +24,7 @@ type Stats struct {
 }
 
 type counters struct {
-	transactions, fallbackTransactions, fallbacks, groups, setRows, rowRows, changes atomic.Uint64
+	transactions, fallbackTransactions, fallbacks, groups, setRows, rowRows, changes, ahead atomic.Uint64
 
 	busy atomic.Int64
 }
@@ -34,6 +35,7 @@ func (c *counters) read() Stats {
 		FallbackTransactions: c.fallbackTransactions.Load(),
 		Fallbacks:            c.fallbacks.Load(),
 		Groups:               c.groups.Load(),
+		Ahead:                c.ahead.Load(),
 		SetRows:              c.setRows.Load(),
 		RowRows:              c.rowRows.Load(),
 		Changes:              c.changes.Load(),

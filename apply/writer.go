@@ -36,6 +36,10 @@ type writer struct {
 	last     millrace.LSN     // commit of the newest transaction that was written
 	gap      bool             // a transaction was given up with the context of its Write
 
+	pid       uint32 // of the executor's backend
+	ahead     atomic.Pointer[ahead]
+	aheadFree chan struct{} // holds a token while there is one, until its backend has ended
+
 	abandon chan struct{} // holds a token when an open transaction is given up
 	calm    chan struct{} // holds a token when the executor has nothing to do
 
@@ -70,6 +74,7 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 	w := &writer{history: cp.History, prepared: prepared, skip: cp.Commit, last: cp.Commit,
 		pos: newPositions(cp.Acked), q: newQueue(max(s.opt.MaxHeld/2, 1), s.opt.Group == 1, cp.Acked),
 		abandon: make(chan struct{}, 1), calm: make(chan struct{}, 1)}
+	w.pid, w.aheadFree = conn.PgConn().PID(), make(chan struct{}, 1)
 	w.router = newRouter(s.opt, replica, tables)
 	w.syncer = &syncer{conn: s.side, pos: w.pos, wrote: w.q.ownWrite,
 		moved: make(chan struct{}, 1), drained: make(chan struct{}, 1),
@@ -102,6 +107,13 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 	x.staging = func(oid uint32) millrace.TableName { return record.StagingTable(s.opt.Job, oid) }
 	x.fallback = s.opt.OnFallback
 	x.stumbled = func() { w.stale.Store(true) }
+	x.ahead = func(xid uint32) *ahead {
+		if a := w.ahead.Load(); a != nil && a.xid == xid && a.ready.Load() {
+			return a
+		}
+		return nil
+	}
+	x.aheadFailed = func() { s.aheadFailed.Store(true) }
 	x.render = func(ctx context.Context, r *route, row millrace.Row) string {
 		return renderKey(ctx, s.opt.Endpoint, r, row)
 	}
@@ -163,7 +175,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 // ordered tells whether a transaction has a place among the commits. One that is
 // prepared, or rolled back, has none.
 func (w *writer) ordered(t *millrace.Txn) bool {
-	return t.Phase == millrace.Committed || t.Phase == millrace.CommitPrepared
+	return t.Phase == millrace.Committed || t.Phase == millrace.CommitPrepared || t.Phase == millrace.AppliedAhead
 }
 
 // asInserts takes the rows of a chunk for inserts: there is no row with their
@@ -306,6 +318,9 @@ func (w *writer) secure(ctx context.Context) (millrace.LSN, error) {
 // rolled back by the server.
 func (w *writer) close() error {
 	w.fail(errNotClaimed)
+	if a := w.ahead.Load(); a != nil {
+		a.cut()
+	}
 	w.done.Wait()
 	w.q.close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

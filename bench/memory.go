@@ -26,7 +26,7 @@ func (b *bench) memory(ctx context.Context) ([]set, error) {
 	// A row of this table takes about 1,020 bytes.
 	n := b.size(int(b.tableBytes / 1020))
 	s := set{Name: "memory-load", Kind: kindMemory, Title: "first load of a table of " + thousands(n) + " rows", Rows: n}
-	err := b.loads(ctx, &s, "large", n, 1, []loader{{nameMillrace + ", 2 streams", millraceLoad(2), dropMillraceLoad}})
+	err := b.loads(ctx, &s, "large", n, 1, []loader{millraceLoad(2)})
 	if err != nil {
 		return out, fmt.Errorf("memory-load: %w", err)
 	}

@@ -226,11 +226,18 @@ func (l *load) attempt(ctx context.Context) error {
 		return err
 	}
 	if l.Mode != ModeNone {
-		if err := l.persist(ctx, func() error { return l.complete(ctx, tables) }); err != nil {
+		if err := l.persist(ctx, func() error { return l.complete(ctx) }); err != nil {
 			return err
 		}
 	}
-	return l.persist(ctx, func() error { return l.finish(ctx) })
+	if err := l.persist(ctx, func() error { return l.finish(ctx) }); err != nil {
+		return err
+	}
+	if l.Mode != ModeNone {
+		l.analyze(ctx, tables)
+	}
+	l.done(l.job.ConsistentFrom, len(tables))
+	return nil
 }
 
 // fill makes the slot and copies everything under its snapshot. When it returns
@@ -290,9 +297,13 @@ func (l *load) finish(ctx context.Context) error {
 		return err
 	}
 	l.job.ConsistentFrom = point
-	l.tracker.Enter(snapshot.PhaseDone, 0)
-	l.log.Info("the first load is complete", "consistent_from", point, "tables", len(l.set.Tables))
 	return nil
+}
+
+// done tells that nothing of the load is left to do.
+func (l *load) done(from millrace.LSN, tables int) {
+	l.tracker.Enter(snapshot.PhaseDone, 0)
+	l.log.Info("the first load is complete", "consistent_from", from, "tables", tables)
 }
 
 // inRecord does one step on the target's record, all of it or nothing, and only

@@ -3,7 +3,7 @@ package bootstrap
 import (
 	"context"
 	"errors"
-	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -115,16 +115,44 @@ func (l *load) copyRows(ctx context.Context, h *snapshot.Holder, tables []*snaps
 	if err != nil {
 		return err
 	}
-	// What an asynchronous commit left in the snapshot must not vanish in a
-	// crash of the source once it is here.
-	if err := snapshot.AwaitFlushed(ctx, l.source, l.job.ConsistentPoint); err != nil {
-		return err
-	}
 	l.tracker.Enter(snapshot.PhaseRows, 0)
-	return snapshot.Copy(ctx, snapshot.Options{
+	flushed, stop := l.awaitFlushed(ctx)
+	err = snapshot.Copy(ctx, snapshot.Options{
 		Source: l.Source, Target: l.Target, Holder: h, Tables: tables, Levels: levels, Rate: l.Rate, Replica: l.replica,
-		Mark: l.mark, Marked: l.marked, Tracker: l.tracker, Log: l.log,
+		Mark: func(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
+			if err := flushed(); err != nil {
+				return err
+			}
+			return l.mark(ctx, tx, c)
+		},
+		Marked: l.marked, Tracker: l.tracker, Log: l.log,
 	})
+	if err == nil {
+		err = flushed()
+	}
+	stop()
+	return err
+}
+
+// awaitFlushed waits, while rows are read already, until the source has flushed
+// the consistent point: what an asynchronous commit left in the snapshot must not
+// vanish in a crash of the source once it is committed here.
+func (l *load) awaitFlushed(ctx context.Context) (flushed func() error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		conn, err := l.Source.Connect(ctx, session.Watch)
+		if err == nil {
+			err = snapshot.AwaitFlushed(ctx, conn, l.job.ConsistentPoint)
+			_ = conn.Close(context.WithoutCancel(ctx)) // it was only asked
+		}
+		ended <- err
+	}()
+	flushed = sync.OnceValue(func() error { return <-ended })
+	return flushed, func() {
+		cancel()
+		_ = flushed() // told before, unless the copy has failed
+	}
 }
 
 // order gives the order that foreign keys ask for, where they can't be switched
@@ -221,25 +249,30 @@ func (l *load) renewTarget(ctx context.Context) error {
 	return l.inRecord(ctx, "end lost sessions", func(tx pgx.Tx) error { return record.EndWriters(ctx, tx, l.Job) })
 }
 
-// complete makes what goes over the rows: indexes, constraints, foreign keys and
-// statistics.
-func (l *load) complete(ctx context.Context, tables []*snapshot.Table) error {
+// complete makes what goes over the rows: indexes, constraints and foreign keys.
+func (l *load) complete(ctx context.Context) error {
 	if err := l.makeIndexes(ctx); err != nil {
 		return err
 	}
-	if p := l.definitions; p != nil {
-		l.tracker.Enter(snapshot.PhaseKeys, len(p.Keys)+len(p.Validate))
-		if err := p.ApplyKeys(ctx, l.target, l.made); err != nil {
-			return err
-		}
+	p := l.definitions
+	if p == nil {
+		return nil
 	}
+	l.tracker.Enter(snapshot.PhaseKeys, len(p.Keys)+len(p.Validate))
+	return p.ApplyKeys(ctx, l.target, l.made)
+}
+
+// analyze takes statistics of the tables, without which the first queries of
+// readers scan whole tables. The target is equal to the source already, and the
+// record says so: nobody who waits for the rows waits for this. What fails here is
+// done by autovacuum in time.
+func (l *load) analyze(ctx context.Context, tables []*snapshot.Table) {
 	l.tracker.Enter(snapshot.PhaseAnalyze, len(tables))
 	for _, t := range tables {
-		// Without statistics the first queries of the stream scan whole tables.
 		if _, err := l.target.Exec(ctx, `ANALYZE `+t.Target.Name.SQL()); err != nil {
-			return session.Wrap(fmt.Sprintf("analyze %s", t.Name()), millrace.PeerDestination, err)
+			l.log.Warn("the tables lack statistics until autovacuum takes them", "from", t.Name(), "cause", err, "hint", "ANALYZE at the destination")
+			return
 		}
 		l.tracker.Step()
 	}
-	return nil
 }

@@ -36,6 +36,7 @@ type assembler struct {
 	txn     *millrace.Txn // the open part; nil until it has a change
 	origins map[string]string
 	count   tally
+	given   millrace.LSN // End of the last transaction that was given away
 }
 
 func newAssembler(m *memory, history *millrace.History, from millrace.LSN, put func(*millrace.Txn) bool) *assembler {
@@ -235,6 +236,7 @@ func (a *assembler) makeRoom() error {
 func (a *assembler) finish() error {
 	t := a.txn
 	a.txn = nil
+	a.given = max(a.given, t.End)
 	a.block.given += t.Size
 	a.memory.held.Add(t.Size)
 	if !a.put(t) {

@@ -26,6 +26,8 @@ type feed struct {
 	rels   relations
 
 	streamed streamed
+	ahead    *ahead // of the transaction that is applied while it is open
+	mayAhead bool
 
 	truncated chan struct{}  // token: a table of the set was truncated
 	sightings chan *sighting // from watch
@@ -49,6 +51,9 @@ func (s *Source) newFeed(stream *replication.Stream, history *millrace.History, 
 		sightings: make(chan *sighting),
 		seen:      filenodes(tables),
 		streamed:  newStreamed(s.opt.Spool),
+		// What a table's load has not read yet must not be applied, and what is
+		// prepared goes its own way.
+		mayAhead: len(from.Tables) == 0 && !s.twoPhase,
 	}
 	f.asm = newAssembler(&s.memory, history, from.End, f.queue.put)
 	f.rels = newRelations(s.opt, tables, f.side)
@@ -79,6 +84,7 @@ func (f *feed) run() {
 		err = f.explain(err)
 		defer f.queue.fail(err)
 	}
+	f.stopAhead(f.ahead)
 	if err := f.streamed.close(); err != nil {
 		f.src.log.Warn("forget transactions that were not committed", "cause", err)
 	}

@@ -43,6 +43,11 @@ type Options struct {
 	// Spool takes large transactions while they are open at the source. Without
 	// one, and once it has failed, the server sends them when they are committed.
 	Spool *spool.Spool
+	// Parallel asks for them by protocol 4, for which the source must be 16 or newer.
+	Parallel bool
+	// Ahead begins to apply a transaction while it is open; nil: none is. It waits
+	// until what was applied ahead before is committed or given up.
+	Ahead func(ctx context.Context, xid uint32) (millrace.Ahead, error)
 	// TwoPhase tells at every start whether prepared transactions are to come as
 	// such; nil says no. Once it was so the slot keeps to it.
 	TwoPhase func() bool

@@ -96,6 +96,7 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 		Publications: []string{s.opt.Publication},
 		Binary:       !s.text.Load(),
 		Streaming:    s.opt.Spool != nil && !s.whole.Load(),
+		Parallel:     s.opt.Parallel,
 		TwoPhase:     s.twoPhase,
 		LocalOnly:    s.opt.LocalOnly,
 		MaxMessage:   s.opt.MaxMessage,
@@ -218,8 +219,12 @@ func (s *Source) gone(ctx context.Context, q catalog.Querier, tables []Table) (m
 	return gone, err
 }
 
-// originSince is the first version that can leave out what has an origin.
-const originSince = 16
+// The first versions that can leave out what has an origin, and that know
+// streaming = parallel.
+const (
+	originSince   = 16
+	parallelSince = 16
+)
 
 // checkAbilities refuses what was asked for and the source can't do.
 //
@@ -235,6 +240,9 @@ func (s *Source) checkAbilities(server *catalog.Server, slot *catalog.Slot, from
 	case s.opt.LocalOnly && server.Major() < originSince:
 		e.Err = fmt.Errorf("source.postgres.origin: none needs PostgreSQL %d, the source is %d", originSince, server.Major())
 		e.Hint = "take it out, or upgrade the source"
+	case s.opt.Parallel && server.Major() < parallelSince:
+		e.Err = fmt.Errorf("source.postgres.streaming: parallel needs PostgreSQL %d, the source is %d", parallelSince, server.Major())
+		e.Hint = "set it to on, or upgrade the source"
 	case slot.TwoPhase && len(from.Tables) > 0:
 		e.Err = fmt.Errorf("tables are loaded beside the stream, which is not available in this version while replication slot %q has two-phase commit", slot.Name)
 		e.Hint = restartHint

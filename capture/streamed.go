@@ -36,6 +36,8 @@ type openTxn struct {
 	// refused are rows beyond the limit, by their subtransaction. One that is
 	// rolled back is no reason to stop.
 	refused map[uint32]error
+	ahead  *ahead // applies it already; may be nil
+	tried  bool
 }
 
 func newStreamed(s *spool.Spool) streamed {
@@ -118,6 +120,9 @@ func (f *feed) inBlock(msg []byte) error {
 	case pgoutput.TagStreamStop:
 		f.streamed.block = nil
 		f.stream.Expect(0)
+		if f.startAhead(t); t.ahead != nil {
+			t.ahead.wake(f.asm.given)
+		}
 		return pgoutput.ParseStreamStop(msg)
 	case pgoutput.TagOrigin: // the one message that is the same as outside
 		m, err := pgoutput.ParseOrigin(msg)
@@ -173,10 +178,15 @@ func (f *feed) onStreamAbort(msg []byte) error {
 	case t == nil: // nothing of it has come, so nothing is to be forgotten
 		return nil
 	case m.XID == m.SubXID:
+		f.stopAhead(t.ahead)
 		return t.explain(f.streamed.drop(t))
 	}
 	delete(t.refused, m.SubXID)
-	return t.explain(t.data.DropSub(m.SubXID))
+	err = t.explain(t.data.DropSub(m.SubXID))
+	if t.ahead != nil {
+		t.ahead.wake(f.asm.given) // also the locks of what is dropped have to go
+	}
+	return err
 }
 
 func (f *feed) onStreamCommit(msg []byte) error {
@@ -196,6 +206,13 @@ func (f *feed) onStreamCommit(msg []byte) error {
 	if err := t.refusal(); err != nil && !f.asm.skip {
 		return err
 	}
+	if !f.asm.skip && f.finishAhead(t.ahead) {
+		if err := f.commitAhead(t.ahead, m.Commit); err != nil {
+			return err
+		}
+		return t.explain(f.streamed.drop(t))
+	}
+	f.stopAhead(t.ahead)
 	if err := f.playBack(t); err != nil {
 		return err
 	}

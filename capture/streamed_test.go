@@ -1,7 +1,6 @@
 package capture_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -136,87 +135,46 @@ func (s *source) follow(t testing.TB, r replica, end millrace.LSN) {
 // savepoints, rollbacks and releases at any depth, and now and then a change of
 // definition that is rolled back.
 func TestRandomSavepoints(t *testing.T) {
-	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
-		t.Parallel()
-		seed := uint64(time.Now().UnixNano())
-		t.Logf("seed %d", seed)
-		db := pg.NewDB(t)
-		sendEarly(t, db)
-		s := prepare(t, db, twoAlike, early(t))
-		s.UseText()
-		s.start(t)
-		done := make(chan error)
-		const sessions, transactions = 4, 12
-		for i := range sessions {
-			go func() {
-				done <- randomSession(t.Context(), db.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions)
-			}()
-		}
-		for range sessions {
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := newReplica()
-		s.follow(t, r, s.insertPosition(t))
-		r.equal(t, db)
-		if s.Stats().Streamed == 0 {
-			t.Error("no transaction came before its commit")
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	}, versions...)
+	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) { t.Parallel(); randomSavepoints(t, pg) }, versions...)
 }
 
-// randomSession works on rows of its own, so that nobody waits for it. On
-// servers that stream only what outgrows 64 kB a statement writes many rows.
-func randomSession(ctx context.Context, url string, rng *rand.Rand, session, transactions int) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
+// TestRandomSavepointsByProtocol4 has aborts that tell their position and time.
+func TestRandomSavepointsByProtocol4(t *testing.T) {
+	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
+		t.Parallel()
+		randomSavepoints(t, pg, func(o *capture.Options) { o.Parallel = true })
+	}, withImmediate...)
+}
+
+func randomSavepoints(t *testing.T, pg *rig.Postgres, options ...func(*capture.Options)) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	db := pg.NewDB(t)
+	sendEarly(t, db)
+	s := prepare(t, db, twoAlike, append(options, early(t))...)
+	s.UseText()
+	s.start(t)
+	done := make(chan error)
+	const sessions, transactions = 4, 12
+	for i := range sessions {
+		go func() {
+			done <- rig.RandomSession(t.Context(), db.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions)
+		}()
 	}
-	defer func() { _ = conn.Close(ctx) }()
-	next := 1
-	do := func(format string, args ...any) {
-		if err == nil {
-			_, err = conn.Exec(ctx, fmt.Sprintf(format, args...))
+	for range sessions {
+		if err := <-done; err != nil {
+			t.Fatal(err)
 		}
 	}
-	for n := range transactions {
-		do("BEGIN")
-		var open []string
-		for range 3 + rng.IntN(25) {
-			table := "tu"[rng.IntN(2):][:1]
-			switch k := rng.IntN(20); {
-			case k < 8:
-				rows := []int{1, 3, 300}[rng.IntN(3)]
-				do("INSERT INTO %s SELECT i * 10 + %d, 'transaction %d' FROM generate_series(%d, %d) i", table, session, n, next, next+rows-1)
-				next += rows
-			case k < 10:
-				do("UPDATE %s SET v = v || '+' WHERE id %% 10 = %d AND id / 10 %% 5 = %d", table, session, rng.IntN(5))
-			case k < 11:
-				do("UPDATE %s SET id = id + 10000000 WHERE id %% 10 = %d AND id < 10000000 AND id / 10 %% 7 = %d", table, session, rng.IntN(7))
-			case k < 12:
-				do("DELETE FROM %s WHERE id %% 10 = %d AND id / 10 %% 5 = %d", table, session, rng.IntN(5))
-			case k < 15:
-				open = append(open, fmt.Sprintf("s%d", len(open)))
-				do("SAVEPOINT %s", open[len(open)-1])
-			case k < 18 && len(open) > 0:
-				i := rng.IntN(len(open))
-				do("ROLLBACK TO %s", open[i])
-				open = open[:i+1]
-			case k < 19 && len(open) > 0:
-				i := rng.IntN(len(open))
-				do("RELEASE %s", open[i])
-				open = open[:i]
-			case k == 19 && session == 0 && rng.IntN(3) == 0:
-				do("SAVEPOINT ddl; CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); ROLLBACK TO ddl; RELEASE ddl")
-			}
-		}
-		do("%s", []string{"COMMIT", "COMMIT", "COMMIT", "ROLLBACK"}[rng.IntN(4)])
+	r := newReplica()
+	s.follow(t, r, s.insertPosition(t))
+	r.equal(t, db)
+	if s.Stats().Streamed == 0 {
+		t.Error("no transaction came before its commit")
 	}
-	return err
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRolledBackShapes rolls a change of definition back, alone and in the

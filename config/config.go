@@ -42,10 +42,17 @@ type SourcePostgres struct {
 	Failover    bool     // the slot is to be copied to standbys, where the server can do that
 	// Streaming takes transactions that outgrow the source's memory while they
 	// are open, into the spool.
-	Streaming bool
+	Streaming string // StreamingOff, StreamingOn or StreamingParallel
 	TwoPhase  bool   // prepared transactions are carried as such
 	Origin    string // OriginAny or OriginNone
 }
+
+// The values of source.postgres.streaming.
+const (
+	StreamingOff      = "off"
+	StreamingOn       = "on"
+	StreamingParallel = "parallel" // by protocol 4, from PostgreSQL 16 on
+)
 
 // The values of source.postgres.origin.
 const (
@@ -91,6 +98,7 @@ type Apply struct {
 	Group         int // 0: as many transactions as fit, 1: one to one
 	MaxBatchRows  int // of one statement
 	MaxBatchBytes Size
+	Eager         bool   // large transactions are applied while they are open at the source
 	Truncate      string // TruncateAsTruncate or TruncateAsDelete
 }
 
@@ -168,7 +176,7 @@ const DefaultListen = "127.0.0.1:8642"
 // Default gives the configuration without job and connections.
 func Default() *Config {
 	return &Config{
-		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: true, Origin: OriginAny}},
+		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: StreamingOn, Origin: OriginAny}},
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
 			MaxBatchRows:  4000,

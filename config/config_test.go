@@ -38,7 +38,7 @@ source:
     origin: none
 keys: {public.events: [tenant, id], '"Odd".t': ['"K"']}
 snapshot: {mode: none, parallel: 4, timeout: 90m, rate: 10MiB}
-apply: {group: 1, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
+apply: {group: 1, eager: off, max_batch_rows: 50, max_batch_bytes: 2MiB, truncate: delete}
 destination:
   postgres: {url: "host=127.0.0.1 dbname=copy", schema: existing}
 resources:
@@ -119,11 +119,11 @@ func TestEveryKey(t *testing.T) {
 		Job: "shop",
 		Source: Source{SourcePostgres{
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
-			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: false, TwoPhase: true, Origin: "none",
+			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: "off", TwoPhase: true, Origin: "none",
 		}},
 		Keys:        map[string][]string{"public.events": {"tenant", "id"}, `"Odd".t`: {`"K"`}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
-		Apply:       Apply{1, 50, 2 * mib, "delete"},
+		Apply:       Apply{1, 50, 2 * mib, false, "delete"},
 		Destination: Destination{Postgres: DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}, Kafka: defaultKafka()},
 		Resources: Resources{
 			256 * mib, 32 * mib, 64, 64 * kib, 8 * mib, 3 * time.Second,
@@ -253,8 +253,12 @@ func TestProblems(t *testing.T) {
 		{"source: {postgres: {streaming: on}}", ""},
 		{"source: {postgres: {streaming: off}}", ""},
 		{"source: {postgres: {streaming: \"off\"}}", ""},
-		{"source: {postgres: {streaming: parallel}}", "source.postgres.streaming: parallel: not available in this version"},
-		{"source: {postgres: {streaming: maybe}}", "source.postgres.streaming: want on or off"},
+		{"source: {postgres: {streaming: parallel}}", ""},
+		{"source: {postgres: {streaming: maybe}}", "source.postgres.streaming: want on, off or parallel"},
+		{"apply: {eager: on}", ""},
+		{"apply: {eager: 2}", "apply.eager: want on or off"},
+		{"apply: {eager: on}\nsource: {postgres: {streaming: off}}", "apply.eager: needs source.postgres.streaming: on or parallel"},
+		{"apply: {eager: on}\nsource: {postgres: {two_phase: on}}", "apply.eager: not together with source.postgres.two_phase: on"},
 		{"safety: {wal_retention_action: pause_load}", ""},
 		{"safety: {wal_retention_action: stop}", ""},
 		{"safety: {wal_retention_action: drop}", "safety.wal_retention_action: want alarm or pause_load or stop"},

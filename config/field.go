@@ -38,7 +38,7 @@ func fieldsOf(c *Config) map[string]field {
 		"source.postgres.slot":        text(&c.Source.Postgres.Slot),
 		"source.postgres.publication": text(&c.Source.Postgres.Publication),
 		"source.postgres.failover":    boolean(&c.Source.Postgres.Failover),
-		"source.postgres.streaming":   onOff(&c.Source.Postgres.Streaming, "parallel"),
+		"source.postgres.streaming":   streaming(&c.Source.Postgres.Streaming),
 		"source.postgres.two_phase":   onOff(&c.Source.Postgres.TwoPhase),
 		"source.postgres.origin":      choice(&c.Source.Postgres.Origin, []string{OriginAny, OriginNone}),
 
@@ -53,6 +53,7 @@ func fieldsOf(c *Config) map[string]field {
 		"apply.group":           group(&c.Apply.Group),
 		"apply.max_batch_rows":  number(&c.Apply.MaxBatchRows),
 		"apply.max_batch_bytes": size(&c.Apply.MaxBatchBytes),
+		"apply.eager":           onOff(&c.Apply.Eager),
 		"apply.truncate": choice(&c.Apply.Truncate,
 			[]string{TruncateAsTruncate, TruncateAsDelete}),
 
@@ -176,7 +177,7 @@ func asBool(v any) (bool, error) {
 
 // onOff takes on and off, which some readers of YAML take for booleans; later
 // words are for other versions.
-func onOff(to *bool, later ...string) field {
+func onOff(to *bool) field {
 	return field{set: func(v any) error {
 		switch v {
 		case true, "on", "true":
@@ -186,12 +187,24 @@ func onOff(to *bool, later ...string) field {
 			*to = false
 			return nil
 		}
-		for _, l := range later {
-			if v == l {
-				return fmt.Errorf("%s: %w", l, errNotAvailable)
-			}
-		}
 		return errors.New("want on or off")
+	}}
+}
+
+func streaming(to *string) field {
+	return field{set: func(v any) error {
+		var on bool
+		switch {
+		case v == StreamingParallel:
+			*to = StreamingParallel
+		case onOff(&on).set(v) != nil:
+			return errors.New("want on, off or parallel")
+		case on:
+			*to = StreamingOn
+		default:
+			*to = StreamingOff
+		}
+		return nil
 	}}
 }
 

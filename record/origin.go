@@ -11,13 +11,17 @@ import (
 // the job stands is told by its progress rows.
 func Origin(job string) string { return "millrace_" + job }
 
-// dropOrigin removes the origin where the role may; without that right the job
+// OriginAhead is that of transactions which are applied while they are open, beside
+// the others: one session at a time can have an origin. No job's name has a dot.
+func OriginAhead(job string) string { return Origin(job) + ".ahead" }
+
+// dropOrigin removes the origins where the role may; without that right the job
 // could not have made one either, or lost it since, and an unused origin does
 // no harm.
 func dropOrigin(ctx context.Context, db DB, job string) error {
 	_, err := db.Exec(ctx, `
 		SELECT pg_catalog.pg_replication_origin_drop(o.roname)
-		  FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1`, Origin(job))
+		  FROM pg_catalog.pg_replication_origin o WHERE o.roname IN ($1, $2)`, Origin(job), OriginAhead(job))
 	switch session.SQLState(err) {
 	case "42501", "55006": // not allowed, or still held by a backend that is ending
 		return nil

@@ -26,6 +26,7 @@ type Options struct {
 	Publications []string
 	Binary       bool  // values in binary form where their type has one
 	Streaming    bool  // transactions that outgrow the server's memory come while they are open
+	Parallel     bool  // and their aborts tell position and time; from 16 on
 	TwoPhase     bool  // prepared transactions come when they are prepared
 	LocalOnly    bool  // transactions with an origin don't come; from 16 on
 	MaxMessage   int64 // the largest message of the plugin that is taken
@@ -147,6 +148,9 @@ func startCommand(opt Options) string {
 	}
 	if opt.TwoPhase {
 		version, more = 3, more+", two_phase 'on'"
+	}
+	if opt.Streaming && opt.Parallel {
+		version, more = 4, strings.Replace(more, "streaming 'on'", "streaming 'parallel'", 1)
 	}
 	if opt.LocalOnly {
 		more += ", origin 'none'"

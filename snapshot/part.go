@@ -32,7 +32,7 @@ func (p *Part) String() string {
 
 // DefaultMinPart is the least size of a part: a smaller one costs more in
 // statements and transactions than it gives in balance.
-const DefaultMinPart = 256 << 20
+const DefaultMinPart = 32 << 20
 
 // Split makes the parts that streams side by side read, largest first, so that
 // none is left alone with a large table at the end. Pages are those of the main

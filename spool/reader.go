@@ -91,20 +91,20 @@ func (r *Reader) frame() (long Record, err error) {
 	case kind == wholeRecords:
 		r.rest = content
 	case kind == firstPiece:
-		long, err = r.long(content)
+		long, err = r.frames.long(content)
 	default:
 		err = damaged(fmt.Errorf("%w: frame of kind %q", errDamaged, kind))
 	}
 	return long, err
 }
 
-// long gathers the pieces of a record.
-func (r *Reader) long(first []byte) (Record, error) {
+// long gathers the pieces of a record that is longer than a frame.
+func (f *frames) long(first []byte) (Record, error) {
 	rec := Record{Sub: binary.LittleEndian.Uint32(first), Owned: true}
 	size := int(binary.LittleEndian.Uint32(first[4:]))
 	rec.Data = append(make([]byte, 0, size), first[recordHeader:]...)
 	for len(rec.Data) < size {
-		kind, content, err := r.frames.next()
+		kind, content, err := f.next()
 		if err == nil && (kind != furtherPiece || len(content) > size-len(rec.Data)) {
 			err = fmt.Errorf("%w: frame of kind %q within a record", errDamaged, kind)
 		}

@@ -17,6 +17,8 @@ type Txn struct {
 
 	highest uint32              // of the subtransactions that were ever on disk
 	dropped map[uint32]struct{} // subtransactions that may be on disk and don't count
+
+	follower *Follower
 }
 
 // run is a row of frames on disk that hold records of one subtransaction only,
@@ -168,6 +170,9 @@ func (t *Txn) DropSub(sub uint32) error {
 	if t.err != nil {
 		return t.err
 	}
+	if f := t.follower; f != nil {
+		f.dropped = append(f.dropped, sub)
+	}
 	kept := t.buf[:0]
 	for of, record := range records(t.buf) {
 		if of != sub {
@@ -200,6 +205,9 @@ func (t *Txn) cut() error {
 	before := t.size()
 	t.runs = t.runs[:n]
 	t.spool.used.Add(t.size() - before)
+	if err := t.follower.cut(t.size()); err != nil {
+		return diskError("spool", err)
+	}
 	return diskError("spool", os.Truncate(t.file, t.size()))
 }
 

@@ -16,7 +16,7 @@ import (
 // that does not exist yet.
 type Numbers struct {
 	Relay *relay.Stats
-	// Applied counts source transactions by the path they took: set or row.
+	// Applied counts source transactions by the path they took: set, row or ahead.
 	Applied map[string]int64
 	// Executions and their seconds are those of target transactions.
 	Executions    *uint64
@@ -86,7 +86,7 @@ var descriptions = map[string]description{
 	"snapshot_rows_total":         {"Rows copied by the first load.", nil},
 	"snapshot_remaining_bytes":    {"Bytes that the first load has still to copy, estimated.", nil},
 	"load_paused":                 {"1 while the load beside the stream rests.", nil},
-	"apply_transactions_total":    {"Source transactions applied, by path: in sets or row by row.", []string{"path"}},
+	"apply_transactions_total":    {"Source transactions applied, by path: in sets, row by row, or ahead of their commit.", []string{"path"}},
 	"apply_seconds":               {"Time that target transactions took.", nil},
 	"reconnects_total":            {"Lost or refused connections.", []string{"peer"}},
 	"inflight_bytes":              {"Memory of received changes that are not applied.", nil},

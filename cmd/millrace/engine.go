@@ -31,7 +31,7 @@ type engine struct {
 
 func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 	e := &engine{loaded: make(chan struct{}, 1)}
-	if r.Source.Postgres.Streaming || r.kafka != nil {
+	if r.Source.Postgres.Streaming != config.StreamingOff || r.kafka != nil {
 		s, err := spool.Open(spool.Options{Dir: r.Resources.Spool.Dir, Job: r.Job, Limit: int64(r.Resources.Spool.Limit)})
 		switch {
 		case err == nil:
@@ -47,7 +47,8 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		MaxInflight: int64(r.Resources.MaxInflight), MaxMessage: int64(r.Resources.MaxMessage),
 		BufferSize: int(r.Resources.BufferSize), Log: r.log, Tables: r.tableSet, Recorded: r.recorded, OnShape: r.newShape,
 		Spool: e.captureSpool(r), TwoPhase: func() bool { return e.sink != nil && e.sink.TwoPhase() },
-		LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
+		Parallel: r.Source.Postgres.Streaming == config.StreamingParallel,
+		Ahead:    e.ahead(r), LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
 	})
 	o := r.relayOptions()
 	if r.kafka != nil {
@@ -87,9 +88,17 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 	return e, nil
 }
 
+// ahead applies transactions while they are open, if that is asked for and possible.
+func (e *engine) ahead(r *runner) func(context.Context, uint32) (millrace.Ahead, error) {
+	if !r.Apply.Eager || r.kafka != nil {
+		return nil
+	}
+	return func(ctx context.Context, xid uint32) (millrace.Ahead, error) { return e.sink.Ahead(ctx, xid) }
+}
+
 // captureSpool is where the source keeps open transactions, if it takes them.
 func (e *engine) captureSpool(r *runner) *spool.Spool {
-	if r.Source.Postgres.Streaming {
+	if r.Source.Postgres.Streaming != config.StreamingOff {
 		return e.spool
 	}
 	return nil
@@ -178,8 +187,9 @@ func (e *engine) numbers(n *web.Numbers) {
 	}
 	s := e.sink.Stats()
 	n.Applied = map[string]int64{
-		"set": int64(s.Transactions - s.FallbackTransactions),
-		"row": int64(s.FallbackTransactions),
+		"set":   int64(s.Transactions - s.FallbackTransactions - s.Ahead),
+		"row":   int64(s.FallbackTransactions),
+		"ahead": int64(s.Ahead),
 	}
 	n.Executions, n.ExecSeconds = web.Known(s.Groups), s.Busy.Seconds()
 	n.InflightBytes = web.Known(s.Held)
