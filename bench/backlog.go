@@ -16,11 +16,12 @@ func (b *bench) backlog(ctx context.Context, w workload) (set, error) {
 	}
 	n = b.size(n)
 	out := set{Name: w.name, Kind: kindBacklog, Title: w.describe(n), Rows: w.rows(n), Transactions: w.txs(n)}
-	err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, b.backlogContenders(b.readers || slices.Contains(withReaders, w.name)))
+	err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, b.backlogContenders(b.readers || slices.Contains(withReaders, w.name), w.txs(n) == 1))
 	return out, err
 }
 
-func (b *bench) backlogContenders(readers bool) []contender {
+// backlogContenders are those of one set; large is one of a large transaction.
+func (b *bench) backlogContenders(readers, large bool) []contender {
 	var list []contender
 	for _, c := range []struct {
 		word string
@@ -30,8 +31,9 @@ func (b *bench) backlogContenders(readers bool) []contender {
 		{"decode", decodeReader()},
 		{"native", drain{&nativeApplier{}}},
 		{"millrace", drain{&millraceApplier{}}},
+		{"eager", drain{&millraceApplier{eager: true}}},
 	} {
-		if b.has(c.word) && (readers || c.delivers()) {
+		if b.has(c.word) && (readers || c.delivers()) && (c.word != "eager" || large) {
 			list = append(list, c.contender)
 		}
 	}

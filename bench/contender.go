@@ -13,11 +13,12 @@ const (
 	nameDecode   = "decode only"
 	nameNative   = "native"
 	nameMillrace = "millrace"
+	nameEager    = "millrace, apply.eager"
 	pipeOne      = "COPY pipe, 1 stream"
 )
 
 // contenderNames are the words of -contenders.
-var contenderNames = []string{"recv", "decode", "native", "millrace", "pipe1", "pipe2", "dump"}
+var contenderNames = []string{"recv", "decode", "native", "millrace", "eager", "pipe1", "pipe2", "dump"}
 
 // contender drains the backlog once per run.
 type contender interface {

@@ -24,11 +24,17 @@ const (
 
 // millraceApplier is the program itself, run as a user would.
 type millraceApplier struct {
+	eager  bool // with apply.eager
 	client *client
 	watch  *memoryWatch
 }
 
-func (*millraceApplier) name() string { return nameMillrace }
+func (a *millraceApplier) name() string {
+	if a.eager {
+		return nameEager
+	}
+	return nameMillrace
+}
 
 // configuration is all defaults but for what the bench needs.
 const configuration = `job: %s
@@ -46,6 +52,14 @@ func (s *stage) configure(db, mode string, parallel int) (string, error) {
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
+func appendTo(path, text string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, text...), 0o600)
+}
+
 // bootstrap records the job in a clone of the target that is equal already.
 func (s *stage) bootstrap(ctx context.Context, db string) error {
 	config, err := s.configure(db, "none", 1)
@@ -61,6 +75,10 @@ func (s *stage) bootstrap(ctx context.Context, db string) error {
 }
 
 func (a *millraceApplier) prepare(ctx context.Context, s *stage) error {
+	if s.recorded {
+		return nil
+	}
+	s.recorded = true
 	if err := s.source.dropSlot(ctx, millraceSlot); err != nil {
 		return err
 	}
@@ -84,6 +102,11 @@ func (a *millraceApplier) start(ctx context.Context, s *stage) error {
 	config, err := s.configure(runDB, "none", 1)
 	if err != nil {
 		return err
+	}
+	if a.eager {
+		if err := appendTo(config, "apply: {eager: on}\n"); err != nil {
+			return err
+		}
 	}
 	c, err := startClient(ctx, s.millrace, "run", "-c", config)
 	if err != nil {

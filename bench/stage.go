@@ -31,6 +31,7 @@ type stage struct {
 	settle         time.Duration // at most waited for an idle machine before a run
 	end            string        // an LSN behind the marker's commit record
 	hashes         map[string]string
+	recorded       bool // Millrace's job is
 }
 
 // open creates the databases, the publication and the base slot.

@@ -158,7 +158,7 @@ func randomSavepoints(t *testing.T, pg *rig.Postgres, options ...func(*capture.O
 	const sessions, transactions = 4, 12
 	for i := range sessions {
 		go func() {
-			done <- rig.RandomSession(t.Context(), db.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions)
+			done <- rig.RandomSession(t.Context(), db.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions, 300)
 		}()
 	}
 	for range sessions {

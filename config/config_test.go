@@ -328,13 +328,13 @@ http: {actions: 2}
 }
 
 func TestMemoryBudget(t *testing.T) {
-	c, p := Parse([]byte(minimal + "resources: {memory_budget: 88MiB, max_message: 16MiB}\nsnapshot: {parallel: 3}"))
-	// 16 + 2×4 + 4×0.25 + 4×16 = 89
-	want := "resources.memory_budget: 88MiB is less than 89MiB: max_inflight 16MiB + 2 × apply.max_batch_bytes 4MiB + buffers 1MiB + 4 × max_message 16MiB"
+	c, p := Parse([]byte(minimal + "resources: {memory_budget: 124MiB, max_message: 16MiB}\nsnapshot: {parallel: 3}"))
+	// 36 + 16 + 2×4 + 4×0.25 + 4×16 = 125
+	want := "resources.memory_budget: 124MiB is less than 125MiB: 36MiB of its own + max_inflight 16MiB + 2 × apply.max_batch_bytes 4MiB + buffers 1MiB + 4 × max_message 16MiB"
 	if got := report(c, p); got != want {
 		t.Error(got)
 	}
-	c.Resources.MemoryBudget = 89 * mib
+	c.Resources.MemoryBudget = 125 * mib
 	if got := report(c, p); got != "" {
 		t.Error(got)
 	}

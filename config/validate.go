@@ -27,9 +27,13 @@ type Checks struct {
 	Kafka func(peer millrace.Peer, k *Kafka, safety Safety) error
 }
 
-// minMemory is what the process needs for itself, with room to collect
-// garbage: measured, not derived.
-const minMemory = 32 * mib
+// ownMemory is what the process needs beside what is held of the source's rows: the
+// pages of the program, the runtime, prepared statements, and room to collect
+// garbage. Measured, not derived: TestSmallestBudget.
+const ownMemory = 36 * mib
+
+// minMemory is the smallest budget that anything fits into.
+const minMemory = 48 * mib
 
 // Validate finds what is missing, out of range or contradictory.
 func (c *Config) Validate(checks Checks) Problems {
@@ -147,11 +151,11 @@ func between[T int | Size | time.Duration](p *Problems, path string, value, low,
 func (c *Config) validateMemory(p *Problems) {
 	r := &c.Resources
 	buffers := r.BufferSize * Size(1+c.Snapshot.Parallel) // the stream's and one per copying stream
-	sum := r.MaxInflight + 2*c.Apply.MaxBatchBytes + buffers + 4*r.MaxMessage
+	sum := ownMemory + r.MaxInflight + 2*c.Apply.MaxBatchBytes + buffers + 4*r.MaxMessage
 	if sum > r.MemoryBudget {
 		p.add("resources.memory_budget",
-			"%v is less than %v: max_inflight %v + 2 × apply.max_batch_bytes %v + buffers %v + 4 × max_message %v",
-			r.MemoryBudget, sum, r.MaxInflight, c.Apply.MaxBatchBytes, buffers, r.MaxMessage)
+			"%v is less than %v: %v of its own + max_inflight %v + 2 × apply.max_batch_bytes %v + buffers %v + 4 × max_message %v",
+			r.MemoryBudget, sum, ownMemory, r.MaxInflight, c.Apply.MaxBatchBytes, buffers, r.MaxMessage)
 	}
 }
 

@@ -60,7 +60,7 @@ func (p *Progress) Lag(now time.Time) Lag {
 	var waits string
 	var age time.Duration
 	switch oldest, ok := p.queue.oldest(); {
-	case ok && p.queue.partial():
+	case ok && p.queue.partial() && !p.refused(now):
 		waits, age = WaitsForStream, oldest.age(now)
 	case ok:
 		waits, age = WaitsForApply, oldest.age(now)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -29,6 +30,9 @@ type Progress struct {
 	waiters  [2]waiters // by held, by seen
 	xids     xids
 	observed observations
+	// offered is since when the destination has not taken what it was given, in Unix
+	// nanoseconds; 0: it has.
+	offered atomic.Int64
 	pending  map[uint32][]*waiter // for an xid that has not come
 
 	// wake tells the asker that a waiter has come.
@@ -270,6 +274,7 @@ func (p *Progress) begin(cp millrace.Checkpoint) {
 // of life as urgent if somebody waits for it.
 func (p *Progress) written(t *millrace.Txn) {
 	now := time.Now()
+	p.offered.Store(now.UnixNano())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.From != nil {
@@ -301,6 +306,15 @@ func (p *Progress) written(t *millrace.Txn) {
 		}
 		delete(p.pending, t.XID)
 	}
+}
+
+// taken notes that the destination has taken what was written.
+func (p *Progress) taken() { p.offered.Store(0) }
+
+// refused tells whether the destination has taken nothing for a while: it is full.
+func (p *Progress) refused(now time.Time) bool {
+	since := p.offered.Load()
+	return since != 0 && now.Sub(time.Unix(0, since)) > time.Second
 }
 
 // durable publishes a position that the sink reported.

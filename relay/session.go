@@ -240,7 +240,9 @@ func (r *Relay) pump(ctx context.Context) error {
 		last := t.Last || t.Idle()
 		r.stats.count(t)
 		r.progress.written(t)
-		if err := r.sink.Write(ctx, t); err != nil {
+		err = r.sink.Write(ctx, t)
+		r.progress.taken()
+		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

@@ -74,6 +74,7 @@ func (g *governor) observe(o observation) {
 	held := heldByTransaction(o.slot)
 	left, what := headroom(o)
 	g.set("max_replication_lag", g.behind(o.lag))
+	g.set("slow_sink", g.slow(o.lag))
 	kept := g.retained(o, held)
 	g.set("wal_retention_alarm", kept)
 	g.blame(kept, held && o.oldest != nil)
@@ -154,6 +155,17 @@ func (g *governor) behind(lag relay.Lag) string {
 		return ""
 	}
 	return fmt.Sprintf("the destination is %s behind, more than %s", web.Size(*lag.Bytes), web.Size(g.maxLag))
+}
+
+// slow tells that the destination is what holds the job up. Once begun it ends when the
+// lag does, since what is waited for changes from one look to the next.
+func (g *governor) slow(lag relay.Lag) string {
+	waits := lag.WaitsFor != nil && *lag.WaitsFor == relay.WaitsForApply
+	if g.behind(lag) == "" || !waits && !g.has("slow_sink") {
+		return ""
+	}
+	return fmt.Sprintf("the destination takes less than the source gives, and is %s behind: no more is received than fits into the memory, and the source keeps the rest",
+		web.Size(*lag.Bytes))
 }
 
 func (g *governor) retained(o observation, held bool) string {
@@ -255,7 +267,7 @@ func (g *governor) list() []web.Alarm {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := []web.Alarm{}
-	for _, name := range []string{"max_replication_lag", "wal_forecast", "wal_retention_alarm", "wal_status"} {
+	for _, name := range []string{"max_replication_lag", "slow_sink", "wal_forecast", "wal_retention_alarm", "wal_status"} {
 		if alarm, ok := g.active[name]; ok {
 			all = append(all, alarm)
 		}

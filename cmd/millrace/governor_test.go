@@ -74,10 +74,11 @@ func (x *governed) message(name string) string {
 
 func TestAlarms(t *testing.T) {
 	x := newGoverned(config.ActionAlarm)
+	var waits *string
 	look := func(lag, retained int64, status string) {
 		slot := x.slot
 		slot.RetainedBytes, slot.WALStatus = retained, status
-		x.observe(observation{at: x.now, slot: &slot, lag: relay.Lag{Bytes: &lag}})
+		x.observe(observation{at: x.now, slot: &slot, lag: relay.Lag{Bytes: &lag, WaitsFor: waits}})
 	}
 	look(1000*mb, 2000*mb, "reserved")
 	if len(x.list()) != 0 {
@@ -97,6 +98,23 @@ func TestAlarms(t *testing.T) {
 	x.observe(observation{at: x.now})
 	if len(x.list()) != 0 || strings.Count(x.log.String(), "alarm ended") != 2 || len(x.told) != 4 {
 		t.Errorf("not ended: %v %q\n%s", x.list(), x.told, &x.log)
+	}
+	x.told = nil
+	for _, step := range []struct {
+		lag   int64
+		waits string
+		want  string
+	}{
+		{999 * mb, relay.WaitsForApply, ""},
+		{1001 * mb, relay.WaitsForStream, "max_replication_lag"},
+		{1001 * mb, relay.WaitsForApply, "max_replication_lag slow_sink"},
+		{1002 * mb, relay.WaitsForStream, "max_replication_lag slow_sink"},
+		{999 * mb, relay.WaitsForApply, ""},
+	} {
+		waits = &step.waits
+		if look(step.lag, 0, "reserved"); x.names() != step.want {
+			t.Errorf("%+v: alarms %q", step, x.names())
+		}
 	}
 	look(0, 0, "unreserved")
 	if got := x.names(); got != "wal_status" {

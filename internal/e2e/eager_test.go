@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -23,14 +24,14 @@ func eagerly(t *testing.T) func(*blackbox.Options, *pair) {
 	}
 }
 
-// session is a connection to the source that stays open.
-func (p *pair) session(t *testing.T) (exec func(string)) {
+// session is a connection that stays open.
+func session(t *testing.T, db *rig.DB) (exec func(string)) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), p.source.URL())
+	conn, err := pgx.Connect(t.Context(), db.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close(t.Context()) })
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
 	return func(sql string) {
 		t.Helper()
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -78,7 +79,7 @@ func TestEager(t *testing.T) {
 	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
 		t.Parallel()
 		p := running(t, plan{source: pg, schema: eagerTables, options: eagerly(t)})
-		exec := p.session(t)
+		exec := session(t, p.source)
 		marker, label := 0, "one"
 		open := func(sql string) {
 			t.Helper()
@@ -135,7 +136,7 @@ func TestEagerGivesWay(t *testing.T) {
 	t.Parallel()
 	p := running(t, plan{schema: eagerTables, options: eagerly(t),
 		before: eagerTables + "; CREATE UNIQUE INDEX ON t (v)"})
-	exec := p.session(t)
+	exec := session(t, p.source)
 	exec("BEGIN; INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 30000) i")
 	marker := 0
 	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
@@ -164,14 +165,14 @@ func TestEagerRandom(t *testing.T) {
 	t.Logf("seed %d", seed)
 	p := running(t, plan{schema: eagerTables, options: eagerly(t)})
 	const sessions = 3
-	transactions, kills := 25, 3
+	transactions, kills := 12, 2
 	if full() {
 		transactions, kills = 2000, 100
 	}
 	done := make(chan error, sessions)
 	for i := range sessions {
 		go func() {
-			done <- rig.RandomSession(t.Context(), p.source.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions)
+			done <- rig.RandomSession(t.Context(), p.source.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions, 6000)
 		}()
 	}
 	ahead := 0

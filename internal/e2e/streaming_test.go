@@ -91,7 +91,7 @@ func exists(files []string) bool {
 	return false
 }
 
-// TestMeasureStreaming measures what docs/adr has about source.postgres.streaming.
+// TestMeasureStreaming measures what docs/adr has about source.postgres.streaming and apply.eager.
 // It asserts only that the rows are the same.
 func TestMeasureStreaming(t *testing.T) {
 	if !full() {
@@ -101,13 +101,20 @@ func TestMeasureStreaming(t *testing.T) {
 	source := rig.Start(t, rig.Newest, "shared_buffers=512MB", "max_wal_size=8GB", "fsync=off", "autovacuum=off")
 	target := rig.Start(t, rig.Newest, "shared_buffers=512MB", "max_wal_size=8GB", "fsync=off", "autovacuum=off")
 	pairs := map[string]*pair{}
-	for _, mode := range []string{"off", "on"} {
+	modes := []string{"off", "on", "eager"}
+	for _, mode := range modes {
 		pairs[mode] = running(t, plan{source: source, target: target, schema: `CREATE TABLE t (id int PRIMARY KEY, kind int, name text, price numeric, at timestamptz);
 			CREATE TABLE marker (id int PRIMARY KEY)`,
-			options: func(o *blackbox.Options, _ *pair) { o.SourceKeys = "streaming: " + mode }})
+			options: func(o *blackbox.Options, _ *pair) {
+				o.SourceKeys = "streaming: " + mode
+				if mode == "eager" {
+					o.SourceKeys = "streaming: on"
+					o.Extra += "apply: {eager: on}\n"
+				}
+			}})
 	}
 	for round := range 4 {
-		for _, mode := range []string{"off", "on"} {
+		for _, mode := range modes {
 			p := pairs[mode]
 			for _, work := range []struct{ name, sql string }{
 				{"insert 1M", fmt.Sprintf("INSERT INTO t SELECT i, i %% 1000, 'item ' || i, i * 1.5, now() FROM generate_series(1, %d) i", rows)},
@@ -148,7 +155,7 @@ func measure(t *testing.T, p *pair, round int, mode, name, sql string) {
 	committed := time.Now()
 	rig.Eventually(t, 3*time.Minute, func() bool { return p.target.Query(t, "SELECT count(*) FROM marker") == "1" }, "the transaction")
 	visible := time.Since(committed)
-	t.Logf("round %d streaming %-3s %-11s: statement %5.2fs, commit to visible %5.2fs, both %5.2fs, CPU of walsender %5.2fs, of millrace %5.2fs, peak %d MiB", round, mode, name,
+	t.Logf("round %d streaming %-5s %-11s: statement %5.2fs, commit to visible %5.2fs, both %5.2fs, CPU of walsender %5.2fs, of millrace %5.2fs, peak %d MiB", round, mode, name,
 		statement.Seconds(), visible.Seconds(), (statement + visible).Seconds(), cpu(t, walsender)-sender, cpu(t, p.PID())-program, p.peak(t)>>20)
 }
 

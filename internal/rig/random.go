@@ -10,8 +10,8 @@ import (
 
 // RandomSession works on tables t and u (id int PRIMARY KEY, v text), in transactions
 // with savepoints that are rolled back and released at any depth. Its rows are its
-// own, so that nobody waits for it. On servers that stream only what outgrows 64 kB a statement writes many rows.
-func RandomSession(ctx context.Context, url string, rng *rand.Rand, session, transactions int) error {
+// own, so that nobody waits for it. An INSERT has up to most rows. On servers that stream only what outgrows 64 kB a statement writes many rows.
+func RandomSession(ctx context.Context, url string, rng *rand.Rand, session, transactions, most int) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func RandomSession(ctx context.Context, url string, rng *rand.Rand, session, tra
 			table := "tu"[rng.IntN(2):][:1]
 			switch k := rng.IntN(20); {
 			case k < 8:
-				rows := []int{1, 3, 300}[rng.IntN(3)]
+				rows := []int{1, 3, most}[rng.IntN(3)]
 				do("INSERT INTO %s SELECT i * 10 + %d, 'transaction %d' FROM generate_series(%d, %d) i", table, session, n, next, next+rows-1)
 				next += rows
 			case k < 10:
