@@ -58,9 +58,10 @@ type Drainer interface {
 // Any error gives it up and is none of the job's: the transaction is then applied
 // once it is committed, like any other.
 type Ahead interface {
-	// Write applies a part, behind everything that the stream had up to after, and
-	// releases it.
+	// Write takes over a part, to be applied behind everything that the stream had up
+	// to after: at once, or together with what follows it. Flush applies what was not.
 	Write(ctx context.Context, t *Txn, after LSN) error
+	Flush(ctx context.Context) error
 	// Savepoint marks where a subtransaction begins, and RollBack returns there:
 	// nothing of it counts any more, nor of what came behind its beginning.
 	Savepoint(ctx context.Context, sub uint32) error

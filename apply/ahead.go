@@ -28,6 +28,7 @@ type ahead struct {
 	x      *executor
 	router *router // until it is ready
 	batch  batch
+	after  millrace.LSN // of what is in it
 
 	began      bool
 	deferrable bool
@@ -161,6 +162,7 @@ func (a *ahead) cut() {
 // Drop implements millrace.Ahead.
 func (a *ahead) Drop() {
 	a.cut()
+	a.batch.release()
 	a.closeRouter()
 }
 
@@ -179,19 +181,34 @@ func (a *ahead) behind(ctx context.Context, after millrace.LSN) error {
 	return err
 }
 
+// mostAhead is the memory from which on what was written is applied: enough for COPY
+// to be worth its while.
+const mostAhead = 2 << 20
+
 // Write implements millrace.Ahead.
 func (a *ahead) Write(ctx context.Context, t *millrace.Txn, after millrace.LSN) error {
-	err := a.behind(ctx, after)
-	if err == nil {
-		err = a.router.prepare(ctx, t)
-	}
-	if err != nil {
+	if err := a.router.prepare(ctx, t); err != nil {
 		t.Release()
 		return err
 	}
+	a.after = max(a.after, after)
+	a.batch.add(t, a.router.routes, time.Now())
+	if a.batch.held < mostAhead {
+		return nil
+	}
+	return a.Flush(ctx)
+}
+
+// Flush implements millrace.Ahead.
+func (a *ahead) Flush(ctx context.Context) error {
 	b, x := &a.batch, a.x
-	b.add(t, a.router.routes, time.Now())
+	if b.empty() {
+		return nil
+	}
 	defer b.release()
+	if err := a.behind(ctx, a.after); err != nil {
+		return err
+	}
 	if b.unfoldable || b.byRow > 0 {
 		return errNotInSets
 	}
@@ -209,7 +226,7 @@ func (a *ahead) Write(ctx context.Context, t *millrace.Txn, after millrace.LSN) 
 		}
 	}
 	x.confirmNames()
-	a.changes += uint64(len(t.Changes))
+	a.changes += uint64(b.changes)
 	return a.flight(ctx)
 }
 

@@ -191,8 +191,18 @@ func (a *ahead) run(ctx context.Context) (err error) {
 func (a *ahead) step(ctx context.Context, all bool) error {
 	records, dropped, err := a.data.Next(all)
 	// What was rolled back is not among the records; what is applied of it goes.
+	if len(dropped) > 0 {
+		if err := a.flush(ctx); err != nil {
+			return err
+		}
+	}
 	for _, sub := range dropped {
 		if err := a.rollBack(ctx, sub); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		if err := a.flush(ctx); err != nil {
 			return err
 		}
 	}
@@ -204,18 +214,20 @@ func (a *ahead) step(ctx context.Context, all bool) error {
 			return err
 		}
 	}
-	return a.flush()
+	return nil
 }
 
 // flush applies the part that is open.
-func (a *ahead) flush() error {
-	if a.asm.txn == nil {
-		return nil
+func (a *ahead) flush(ctx context.Context) error {
+	if a.asm.txn != nil {
+		if err := a.asm.finish(); err != nil {
+			return err
+		}
 	}
-	if err := a.asm.finish(); err != nil {
-		return err
+	if a.err != nil {
+		return a.err
 	}
-	return a.err
+	return a.to.Flush(ctx)
 }
 
 func (a *ahead) record(ctx context.Context, r spool.Record) error {
@@ -253,7 +265,7 @@ func (a *ahead) record(ctx context.Context, r spool.Record) error {
 
 // enter begins with the changes of another subtransaction.
 func (a *ahead) enter(ctx context.Context, sub uint32) error {
-	if err := a.flush(); err != nil {
+	if err := a.flush(ctx); err != nil {
 		return err
 	}
 	a.current = sub
