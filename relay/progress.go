@@ -33,7 +33,7 @@ type Progress struct {
 	// offered is since when the destination has not taken what it was given, in Unix
 	// nanoseconds; 0: it has.
 	offered atomic.Int64
-	pending  map[uint32][]*waiter // for an xid that has not come
+	pending map[uint32][]*waiter // for an xid that has not come
 
 	// wake tells the asker that a waiter has come.
 	wake chan struct{}
