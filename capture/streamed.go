@@ -36,8 +36,8 @@ type openTxn struct {
 	// refused are rows beyond the limit, by their subtransaction. One that is
 	// rolled back is no reason to stop.
 	refused map[uint32]error
-	ahead  *ahead // applies it already; may be nil
-	tried  bool
+	ahead   *ahead // applies it already; may be nil
+	tried   bool
 }
 
 func newStreamed(s *spool.Spool) streamed {
