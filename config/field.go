@@ -18,10 +18,6 @@ var unavailable = map[string]bool{
 	"destination.stdout": true,
 }
 
-// errNotAvailable is the problem of a known value that this version does not
-// act upon.
-var errNotAvailable = errors.New("not available in this version")
-
 // field takes the value of one key.
 type field struct {
 	set func(any) error
