@@ -39,7 +39,10 @@
 // the new row is to be inserted and a value of it was not sent (unchanged TOAST),
 // that value is nowhere: the key becomes a hole, an unread range of one key inside
 // of a read one, and is read on its own under the same rules. A hole is known by
-// the bytes of its key, since the server may take another key for equal.
+// the bytes of its key, since the server may take another key for equal. Where
+// several rows may share a key there are no holes: such a key needs REPLICA
+// IDENTITY FULL, under which every value is sent. All rows of a key are read with
+// the same chunk, so that it lies in one range.
 //
 // A TRUNCATE in transaction X passes where no range of the table was read by a
 // snapshot that sees X: all that is there is older. If all ranges that hold rows
@@ -47,6 +50,10 @@
 // unread again, in the same transaction of the destination. A rewrite of the
 // table is not in the stream; the table has another file then, and is emptied and
 // read again as well.
+//
+// With a chosen key, of other columns than those that tell rows apart, a row may be in
+// two ranges at different times. Such a chunk is given away once the stream has passed
+// L, and with what was held carried out on its rows.
 //
 // # Crashes
 //

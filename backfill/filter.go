@@ -23,9 +23,22 @@ const (
 // held is a change of a range that is being read. Without an Op only the key
 // counts: the change itself has passed.
 type held struct {
-	xid    uint32
+	by     author
 	key    []byte
 	change millrace.Change
+}
+
+// author is the transaction of a change.
+type author struct {
+	xid    uint32
+	commit millrace.LSN
+}
+
+// in tells whether the rows of a chunk that was given away show what the
+// transaction did. That is known then: see [Source.decided].
+func (a author) in(v *snapshot.View) bool {
+	sees, _ := v.Shows(a.xid, a.commit)
+	return sees
 }
 
 // touch is one change of a transaction that may not pass, with its keys in the
@@ -161,7 +174,7 @@ func (s *Source) siftRows(ctx context.Context, t *millrace.Txn, kept []millrace.
 		}
 		x := touches[l][next[l]]
 		next[l]++
-		if s.judge(l, t.XID, &c, x, keys[l], places[l]) {
+		if s.judge(l, author{t.XID, t.Commit}, &c, x, keys[l], places[l]) {
 			kept = append(kept, c)
 		}
 	}
@@ -208,28 +221,28 @@ func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) err
 
 // judge decides about a change, which it may turn into a delete or an insert, and
 // tells whether it passes.
-func (s *Source) judge(l *load, xid uint32, c *millrace.Change, x touch, keys [][]byte, places []int) bool {
+func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][]byte, places []int) bool {
 	look := func(n int) (verdict, *pending, []byte) {
 		if n < 0 {
-			v, p := l.place(nil, 0, xid)
+			v, p := l.place(nil, 0, by)
 			return v, p, nil
 		}
 		at := 0
 		if places != nil {
 			at = places[n]
 		}
-		v, p := l.place(keys[n], at, xid)
+		v, p := l.place(keys[n], at, by)
 		return v, p, keys[n]
 	}
 	if x.old < 0 || x.new < 0 {
 		v, p, key := look(max(x.old, x.new))
-		return s.settle(v, p, xid, key, c)
+		return s.settle(v, p, by, key, c)
 	}
 	oldV, oldP, oldKey := look(x.old)
 	newV, newP, newKey := look(x.new)
 	if s.opt.Early {
-		oldPasses := s.settle(oldV, oldP, xid, oldKey, &millrace.Change{})
-		return s.settle(newV, newP, xid, newKey, &millrace.Change{}) || oldPasses
+		oldPasses := s.settle(oldV, oldP, by, oldKey, &millrace.Change{})
+		return s.settle(newV, newP, by, newKey, &millrace.Change{}) || oldPasses
 	}
 	if oldV == pass && newV == pass {
 		return true
@@ -237,14 +250,14 @@ func (s *Source) judge(l *load, xid uint32, c *millrace.Change, x touch, keys []
 	del := millrace.Change{Op: millrace.Delete, Seq: c.Seq, Rel: c.Rel, Old: c.Old, OldFull: c.OldFull}
 	ins := millrace.Change{Op: millrace.Insert, Seq: c.Seq, Rel: c.Rel, New: c.New}
 	if oldV == hold {
-		oldP.hold(xid, oldKey, &del)
+		oldP.hold(by, oldKey, &del)
 	}
 	unsent := slices.ContainsFunc(c.New, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged })
 	switch {
 	case newV == hold && unsent:
 		newP.void = true // the next snapshot shows the row
 	case newV == hold:
-		newP.hold(xid, newKey, &ins)
+		newP.hold(by, newKey, &ins)
 	case newV == pass && unsent:
 		l.holes[string(newKey)] = &hole{state: unread}
 		s.note(l)
@@ -261,16 +274,16 @@ func (s *Source) judge(l *load, xid uint32, c *millrace.Change, x touch, keys []
 }
 
 // settle does what the verdict about a change of one key asks for.
-func (s *Source) settle(v verdict, p *pending, xid uint32, key []byte, c *millrace.Change) bool {
+func (s *Source) settle(v verdict, p *pending, by author, key []byte, c *millrace.Change) bool {
 	switch v {
 	case pass:
 		return true
 	case hold:
 		if s.opt.Early {
-			p.hold(xid, key, &millrace.Change{})
+			p.hold(by, key, &millrace.Change{})
 			return true
 		}
-		p.hold(xid, key, c)
+		p.hold(by, key, c)
 	case seen, wait:
 		// What passed early can be taken back by what a chunk shows: its row is not
 		// in the chunk then, and only the stream says so. The stream repeats all that
@@ -282,19 +295,19 @@ func (s *Source) settle(v verdict, p *pending, xid uint32, key []byte, c *millra
 
 // place judges one key, which lies in the segment with the number. What holds the
 // change is returned as well.
-func (l *load) place(key []byte, at int, xid uint32) (verdict, *pending) {
+func (l *load) place(key []byte, at int, by author) (verdict, *pending) {
 	if h := l.holes[string(key)]; h != nil && key != nil {
-		return judgeState(h.state, &h.view, h.pending, xid)
+		return judgeState(h.state, &h.view, h.pending, by)
 	}
 	g := &l.segments[at]
-	return judgeState(g.state, &g.view, g.pending, xid)
+	return judgeState(g.state, &g.view, g.pending, by)
 }
 
-func judgeState(st state, v *snapshot.View, p *pending, xid uint32) (verdict, *pending) {
+func judgeState(st state, v *snapshot.View, p *pending, by author) (verdict, *pending) {
 	switch {
 	case st == done:
 		return pass, nil
-	case st == read && v.Sees(xid):
+	case st == read && by.in(v):
 		return seen, nil
 	case st == read:
 		return pass, nil
@@ -310,7 +323,7 @@ func (s *Source) truncate(t *millrace.Txn, c *millrace.Change) bool {
 	rels := make([]*millrace.Relation, 0, len(c.Truncated.Rels))
 	for _, rel := range c.Truncated.Rels {
 		l := s.loads[rel.OID]
-		if l == nil || s.truncateLoad(l, t.XID) {
+		if l == nil || s.truncateLoad(l, author{t.XID, t.Commit}) {
 			rels = append(rels, rel)
 		}
 	}
@@ -318,7 +331,7 @@ func (s *Source) truncate(t *millrace.Txn, c *millrace.Change) bool {
 	return len(rels) > 0
 }
 
-func (s *Source) truncateLoad(l *load, xid uint32) bool {
+func (s *Source) truncateLoad(l *load, by author) bool {
 	older, newer := false, false
 	for i := range l.segments {
 		g := &l.segments[i]
@@ -326,7 +339,7 @@ func (s *Source) truncateLoad(l *load, xid uint32) bool {
 			g.pending.void = true
 		}
 		switch {
-		case g.state == done, g.state == read && !g.view.Sees(xid):
+		case g.state == done, g.state == read && !by.in(&g.view):
 			older = true
 		case g.state == read:
 			newer = true
@@ -337,7 +350,7 @@ func (s *Source) truncateLoad(l *load, xid uint32) bool {
 			h.pending.void = true
 		}
 		switch {
-		case h.state == read && h.view.Sees(xid):
+		case h.state == read && by.in(&h.view):
 			newer = true
 		case h.state == unread:
 			delete(l.holes, key) // the next rows come after the TRUNCATE

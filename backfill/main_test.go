@@ -51,6 +51,12 @@ type bed struct {
 // and records a job that has yet to load all of them.
 func newBed(t *testing.T, pg *rig.Postgres, ddl, fill string) *bed {
 	t.Helper()
+	return newBedAt(t, pg, nil, ddl, fill)
+}
+
+// newBedAt is newBed for a job that reads from a standby, if there is one.
+func newBedAt(t *testing.T, pg, standby *rig.Postgres, ddl, fill string) *bed {
+	t.Helper()
 	b := &bed{src: pg.NewDB(t), dst: rig.Shared(t, rig.Newest).NewDB(t), log: slog.New(slog.DiscardHandler)}
 	if testing.Verbose() {
 		b.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -60,15 +66,47 @@ func newBed(t *testing.T, pg *rig.Postgres, ddl, fill string) *bed {
 	b.src.Script(t, fill)
 	b.src.SQL(t, "CREATE PUBLICATION p FOR ALL TABLES")
 	b.slot = b.src.Name
-	point := b.src.Query(t, "SELECT lsn FROM pg_create_logical_replication_slot('"+b.slot+"', 'pgoutput')")
-	t.Cleanup(func() {
-		_, _ = b.src.Server.TryQuery(b.src.Name, "SELECT pg_drop_replication_slot('"+b.slot+"')")
-	})
+	point := b.makeSlot(t, standby)
 	b.source = session.Static(millrace.PeerSource, b.src.URL(), "shop")
+	if standby != nil {
+		b.source = session.Static(millrace.PeerSource, rig.URLs(b.src.Name, "standby", pg, standby), "shop")
+	}
 	b.target = session.Static(millrace.PeerDestination, b.dst.URL(), "shop")
 	b.record(t, point)
 	t.Cleanup(b.end)
 	return b
+}
+
+// makeSlot makes the job's slot and gives its consistent point.
+func (b *bed) makeSlot(t *testing.T, standby *rig.Postgres) string {
+	t.Helper()
+	create := "SELECT lsn FROM pg_create_logical_replication_slot('" + b.slot + "', 'pgoutput')"
+	if standby == nil {
+		t.Cleanup(func() {
+			_, _ = b.src.Server.TryQuery(b.src.Name, "SELECT pg_drop_replication_slot('"+b.slot+"')")
+		})
+		return b.src.Query(t, create)
+	}
+	standby.AwaitReplay(t, b.src.Server)
+	made := make(chan string, 1)
+	go func() {
+		point, err := standby.TryQuery(b.src.Name, create)
+		if err != nil {
+			t.Error(err)
+		}
+		made <- point
+	}()
+	var point string
+	rig.Eventually(t, patience, func() bool {
+		b.src.SQL(t, "SELECT pg_log_standby_snapshot()") // it waits for that
+		select {
+		case point = <-made:
+			return true
+		default:
+			return false
+		}
+	}, "the slot on the standby")
+	return point
 }
 
 func (b *bed) record(t *testing.T, point string) {

@@ -11,12 +11,12 @@ import (
 )
 
 // state of a range or hole.
-type state string
+type state = snapshot.RangeState
 
 const (
-	unread state = "unread"
-	read   state = "read"
-	done   state = "done"
+	unread = snapshot.Unread
+	read   = snapshot.Read
+	done   = snapshot.Done
 )
 
 // segment is a range of keys: behind the one before, up to and with upto.
@@ -25,6 +25,9 @@ type segment struct {
 	state   state
 	view    snapshot.View // of what is read
 	pending *pending      // the chunk that is being read from its beginning, or nil
+	// cuts are keys within an unread range at which it can be cut in two, ascending.
+	// A chunk ends at the first of them, if it does not end before.
+	cuts [][]byte
 }
 
 // hole is a single key that is not in the state of the range around it.
@@ -49,6 +52,7 @@ type load struct {
 	size        int  // of the next chunk, in rows
 	replace     bool // its rows are there: the new ones are staged
 	emptying    bool // to be emptied at the destination and read anew
+	sampled     bool // it was looked for cuts
 	changed     bool // to be described anew before the next chunk
 
 	// Where the columns of the key are in the relation of the stream's last change, and
@@ -124,32 +128,15 @@ func (l *load) asks() {
 	l.table = &table
 }
 
-// The mark as it is stored: JSON, so that people can read it.
-type (
-	markJSON struct {
-		File    uint32      `json:"file,omitempty"`
-		Replace bool        `json:"replace,omitempty"`
-		Key     []string    `json:"key,omitempty"` // columns
-		Ranges  []rangeJSON `json:"ranges"`
-		Holes   []rangeJSON `json:"holes,omitempty"`
-	}
-	rangeJSON struct {
-		Upto     string `json:"upto,omitempty"` // or the key of a hole; hex
-		State    state  `json:"state"`
-		Snapshot string `json:"snapshot,omitempty"`
-		LSN      string `json:"lsn,omitempty"`
-	}
-)
-
-func encodeRange(key []byte, s state, v snapshot.View) rangeJSON {
-	r := rangeJSON{Upto: hex.EncodeToString(key), State: s}
+func encodeRange(key []byte, s state, v snapshot.View) snapshot.MarkRange {
+	r := snapshot.MarkRange{Upto: hex.EncodeToString(key), State: s}
 	if s == read {
 		r.Snapshot, r.LSN = v.String(), v.Upto.String()
 	}
 	return r
 }
 
-func (r *rangeJSON) decode() (key []byte, v snapshot.View, err error) {
+func decodeRange(r *snapshot.MarkRange) (key []byte, v snapshot.View, err error) {
 	if key, err = hex.DecodeString(r.Upto); err != nil {
 		return nil, v, err
 	}
@@ -173,7 +160,7 @@ const ReplaceMark = `{"replace":true,"ranges":[{"state":"unread"}]}`
 
 // mark gives the state to be stored.
 func (l *load) mark() millrace.Mark {
-	m := markJSON{File: l.file, Replace: l.replace, Key: l.key}
+	m := snapshot.Mark{File: l.file, Replace: l.replace, Key: l.key}
 	for i := range l.segments {
 		s := &l.segments[i]
 		m.Ranges = append(m.Ranges, encodeRange(s.upto, s.state, s.view))
@@ -189,13 +176,13 @@ func (l *load) mark() millrace.Mark {
 }
 
 func (l *load) decode(text []byte) error {
-	var m markJSON
+	var m snapshot.Mark
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
 	l.file, l.replace, l.key = m.File, m.Replace, m.Key
 	for i := range m.Ranges {
-		key, v, err := m.Ranges[i].decode()
+		key, v, err := decodeRange(&m.Ranges[i])
 		if err != nil {
 			return err
 		}
@@ -209,7 +196,7 @@ func (l *load) decode(text []byte) error {
 		l.segments = append(l.segments, segment{upto: key, state: m.Ranges[i].State, view: v})
 	}
 	for i := range m.Holes {
-		key, v, err := m.Holes[i].decode()
+		key, v, err := decodeRange(&m.Holes[i])
 		if err != nil {
 			return err
 		}
@@ -236,7 +223,7 @@ func (l *load) reset() {
 	l.segments = []segment{{state: unread}}
 	l.holes = map[string]*hole{}
 	l.file, l.rows, l.bytes = 0, 0, 0
-	l.emptying = false
+	l.emptying, l.sampled = false, false
 }
 
 // forget makes those ranges done whose L the stream has passed, and joins those
@@ -304,7 +291,7 @@ func (l *load) split(i int, key []byte, v snapshot.View) {
 	s := &l.segments[i]
 	s.pending = nil
 	if key == nil {
-		s.state, s.view = read, v
+		s.state, s.view, s.cuts = read, v, nil
 		return
 	}
 	if i > 0 && l.segments[i-1].state == read && sameView(l.segments[i-1].view, v) {

@@ -13,10 +13,12 @@ import (
 type pending struct {
 	load *load
 	in   snapshot.Range
+	cut  bool   // in ends where the range may be cut, and not where it ends
 	key  []byte // of a hole
 	// before are the delivered transactions that no snapshot was known to see when
 	// holding began. This one's has to.
 	before []uint32
+	passed millrace.LSN // where the stream was then
 	held   []held
 	size   int64 // of what is held, in bytes
 	void   bool  // not to be used
@@ -37,7 +39,7 @@ type pending struct {
 const mostHeld = 4 << 20
 
 // hold keeps a change until the chunk is there.
-func (p *pending) hold(xid uint32, key []byte, c *millrace.Change) {
+func (p *pending) hold(by author, key []byte, c *millrace.Change) {
 	if p.void {
 		return
 	}
@@ -45,7 +47,7 @@ func (p *pending) hold(xid uint32, key []byte, c *millrace.Change) {
 		p.void, p.held = true, nil
 		return
 	}
-	h := held{xid: xid, key: key, change: *c}
+	h := held{by: by, key: key, change: *c}
 	h.change.Old, h.change.New = cloneRow(c.Old), cloneRow(c.New)
 	p.size += int64(unsafe.Sizeof(h)) + int64(len(key)) + sizeOf(h.change.Old) + sizeOf(h.change.New)
 	p.held = append(p.held, h)
@@ -78,15 +80,30 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 		return nil, nil
 	}
 	upto := []byte(nil) // all of the range
-	if !p.rows.Final && len(p.rows.Keys) > 0 {
+	switch {
+	case !p.rows.Final && len(p.rows.Keys) > 0:
 		upto = p.rows.Keys[len(p.rows.Keys)-1]
+	case p.cut:
+		upto = p.in.Upto
 	}
-	newer := slices.DeleteFunc(p.held, func(h held) bool { return p.view.Sees(h.xid) })
+	if p.unclear() {
+		return nil, nil
+	}
+	newer := slices.DeleteFunc(p.held, func(h held) bool { return h.by.in(&p.view) })
 	if upto != nil && p.key == nil && len(newer) > 0 {
 		var err error
 		if newer, err = s.within(ctx, l, newer, upto); err != nil {
 			return nil, err
 		}
+	}
+	if s.opt.Early && l.table.Key != nil && l.table.Key.Shared && len(newer) > 0 {
+		return nil, nil // which of the rows of a key they are about is not known
+	}
+	if s.strict(l) && p.key == nil {
+		if s.passed < p.view.Upto || !net(p.rows, newer) {
+			return nil, nil
+		}
+		newer = nil
 	}
 	if p.key != nil {
 		h := l.holes[string(p.key)]
@@ -98,6 +115,12 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 		i := l.find(p)
 		if i < 0 {
 			return nil, nil
+		}
+		if err := s.trim(ctx, l, i, p, upto); err != nil {
+			return nil, err
+		}
+		if string(upto) == string(l.segments[i].upto) {
+			upto = nil
 		}
 		l.split(i, upto, p.view)
 		l.rows += int64(len(p.rows.Changes))
@@ -134,7 +157,7 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	s.whole = nil
 	t.Last, t.End = true, s.passed
 	for i := range p.held {
-		if !p.view.Sees(p.held[i].xid) && !s.opt.Early {
+		if !p.held[i].by.in(&p.view) && !s.opt.Early {
 			t.Changes = append(t.Changes, p.held[i].change)
 			t.Size += sizeOf(p.held[i].change.Old) + sizeOf(p.held[i].change.New)
 		}

@@ -32,8 +32,12 @@ type Options struct {
 	Endpoint *session.Endpoint // of the source
 	Parallel int               // chunks that are read at the same time; 0: 2
 	Rate     int64             // bytes a second; 0: no limit
+	Keys     catalog.Keys      // chosen for some tables
 	// ChunkBytes bounds what one chunk has in memory; 0: 2 MiB.
 	ChunkBytes int64
+	// CutBytes is the size from which a part of a table is worth a reader of its own;
+	// 0: 32 MiB.
+	CutBytes int64
 	// Early lets changes of what is not read yet pass at once, for destinations
 	// that take any change; the row follows as it is then. Otherwise they wait
 	// for their chunk.
@@ -60,6 +64,7 @@ type Source struct {
 	failed atomic.Bool
 
 	mu        sync.Mutex
+	asker     *pgx.Conn        // compares keys
 	loads     map[uint32]*load // by OID
 	order     []*load
 	delivered []uint32     // transactions that no snapshot is known to see
@@ -70,13 +75,15 @@ type Source struct {
 	ready     []*pending
 	whole     *pending // a table that is being given away in one piece
 	paused    bool
+	deciding  int           // chunks that wait for the stream before they are given away
+	standby   bool          // the source is one
 	err       error         // of a reader; Next returns it
+	resting   int           // readers that have nothing to read
 	idle      chan struct{} // closed and made anew to wake those who read chunks
 
 	// Of the goroutine that calls Next:
 	open   bool  // between the parts of a transaction
 	turn   int64 // bytes of the stream since the last chunk
-	asker  *pgx.Conn
 	parent context.Context
 	waking context.Context
 
@@ -93,6 +100,9 @@ func New(opt Options) *Source {
 	if opt.ChunkBytes <= 0 {
 		opt.ChunkBytes = 2 << 20
 	}
+	if opt.CutBytes <= 0 {
+		opt.CutBytes = 32 << 20
+	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
@@ -107,7 +117,7 @@ func (s *Source) Start(ctx context.Context, from millrace.Checkpoint) error {
 	s.delivered, s.ready, s.whole, s.err = nil, nil, nil, nil
 	s.failed.Store(false)
 	s.passed, s.history = from.Acked, nil
-	s.open, s.turn = false, 0
+	s.open, s.turn, s.resting = false, 0, 0
 	s.idle = make(chan struct{})
 	s.mu.Unlock()
 	if err := s.opt.Stream.Start(ctx, from); err != nil {
@@ -138,9 +148,11 @@ func (s *Source) takeUp(ctx context.Context, from millrace.Checkpoint) error {
 		return err
 	}
 	defer closeConn(conn)
-	if err := refuseStandby(ctx, conn); err != nil {
-		return err
+	server, err := catalog.ReadServer(ctx, conn)
+	if err != nil {
+		return session.Wrap("look at the source", millrace.PeerSource, err)
 	}
+	s.standby = server.InRecovery
 	floor, err := nextXID(ctx, conn)
 	if err != nil {
 		return err
@@ -153,17 +165,16 @@ func (s *Source) takeUp(ctx context.Context, from millrace.Checkpoint) error {
 			return err
 		}
 	}
-	return s.checkTimeline(ctx, conn, from)
+	return s.checkTimeline(server, from)
 }
 
 // checkTimeline refuses to go on at a promoted standby if rows were loaded that may
 // show more than it has. What the stream has passed is compared elsewhere.
-func (s *Source) checkTimeline(ctx context.Context, conn *pgx.Conn, from millrace.Checkpoint) error {
-	server, err := catalog.ReadServer(ctx, conn)
-	if err != nil {
-		return session.Wrap("look at the source", millrace.PeerSource, err)
-	}
-	if from.Timeline == 0 || server.Timeline == from.Timeline {
+//
+// A standby tells the timeline of its last restart point in SQL, which can be an
+// older one than that of the stream.
+func (s *Source) checkTimeline(server *catalog.Server, from millrace.Checkpoint) error {
+	if from.Timeline == 0 || server.Timeline == from.Timeline || server.InRecovery && server.Timeline < from.Timeline {
 		return nil
 	}
 	for _, l := range s.order {
@@ -181,7 +192,7 @@ func (s *Source) addLocked(ctx context.Context, conn *pgx.Conn, name millrace.Ta
 	if err != nil {
 		return err
 	}
-	if l.table, err = snapshot.DescribeChunks(ctx, conn, l.oid, !s.text.Load()); err != nil {
+	if l.table, err = snapshot.DescribeChunks(ctx, conn, l.oid, !s.text.Load(), s.opt.Keys); err != nil {
 		return err
 	}
 	if err := l.reform(); err != nil {
@@ -201,21 +212,6 @@ func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_ = conn.Close(ctx) // nothing depends on it
-}
-
-// refuseStandby refuses to load from a standby: the snapshots that it shows do not
-// say which transactions they see.
-func refuseStandby(ctx context.Context, conn *pgx.Conn) error {
-	var standby bool
-	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_is_in_recovery()`).Scan(&standby); err != nil {
-		return session.Wrap("look at the source", millrace.PeerSource, err)
-	}
-	if !standby {
-		return nil
-	}
-	return &millrace.Error{Kind: millrace.KindPreflight, Op: "load beside the stream", Peer: millrace.PeerSource,
-		Err:  errors.New("the source is a standby, from which this version does not load tables beside the stream"),
-		Hint: "connect to the primary until the load is complete, or start over with snapshot.mode: consistent"}
 }
 
 // nextXIDSQL gives the number of the next transaction without taking it: age()

@@ -33,12 +33,18 @@ func (s *Source) work(ctx context.Context) {
 	}()
 	pause := retryFirst
 	for {
-		p := s.next(ctx)
-		if p == nil {
+		p, l := s.next(ctx)
+		if p == nil && l == nil {
 			return
 		}
-		err := s.readOn(ctx, &r, p)
-		s.giveUp(p)
+		var err error
+		if p == nil {
+			err = s.cut(ctx, &r, l)
+		} else {
+			l = p.load
+			err = s.readOn(ctx, &r, p)
+			s.giveUp(p)
+		}
 		switch {
 		case err == nil:
 			pause = retryFirst
@@ -49,7 +55,7 @@ func (s *Source) work(ctx context.Context) {
 			s.fail(err)
 			return
 		}
-		s.log.Warn("a chunk is read again", "table", p.load.name, "cause", err)
+		s.log.Warn("a chunk is read again", "table", l.name, "cause", err)
 		if r != nil {
 			r.Close()
 			r = nil
@@ -77,25 +83,41 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next waits for something to read, and begins to hold changes of it.
-func (s *Source) next(ctx context.Context) *pending {
+// next waits for something to read, and begins to hold changes of it, or for a table
+// that is to be cut.
+func (s *Source) next(ctx context.Context) (*pending, *load) {
 	for {
 		s.mu.Lock()
 		p := s.nextLocked()
-		idle := s.idle
-		s.mu.Unlock()
 		if p != nil {
-			return p
+			if s.resting > 0 && p.cut {
+				s.wakeWorkers() // its range can be shared
+			}
+			s.mu.Unlock()
+			return p, nil
 		}
+		if l := s.toCut(); l != nil {
+			s.mu.Unlock()
+			return nil, l
+		}
+		idle := s.idle
+		s.resting++
+		s.mu.Unlock()
 		timer := time.NewTimer(time.Second) // what is active becomes less by itself
+		over := false
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return nil
+			over = true
 		case <-idle:
 		case <-timer.C:
 		}
 		timer.Stop()
+		s.mu.Lock()
+		s.resting--
+		s.mu.Unlock()
+		if over {
+			return nil, nil
+		}
 	}
 }
 
@@ -123,19 +145,29 @@ func (s *Source) nextLocked() *pending {
 			if g.state != unread || g.pending != nil {
 				continue
 			}
-			in := snapshot.Range{Upto: g.upto}
-			if i > 0 {
-				in.After = l.segments[i-1].upto
-			}
-			g.pending = s.begin(l, in, nil)
-			return g.pending
+			return s.beginRange(l, i)
 		}
 	}
-	return nil
+	return s.share()
+}
+
+// beginRange begins with the next chunk of an unread range.
+func (s *Source) beginRange(l *load, i int) *pending {
+	g := &l.segments[i]
+	in := snapshot.Range{Upto: g.upto}
+	if i > 0 {
+		in.After = l.segments[i-1].upto
+	}
+	if len(g.cuts) > 0 {
+		in.Upto = g.cuts[0]
+	}
+	g.pending = s.begin(l, in, nil)
+	g.pending.cut = len(g.cuts) > 0
+	return g.pending
 }
 
 func (s *Source) begin(l *load, in snapshot.Range, key []byte) *pending {
-	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), taken: make(chan bool, 2)}
+	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), passed: s.passed, taken: make(chan bool, 2)}
 }
 
 // wakeWorkers has those who read chunks look for work.
@@ -190,11 +222,6 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 			return errors.Join((*r).Abandon(ctx), s.rewritten(ctx, *r, p.load))
 		}
 		return err
-	}
-	if p.view.Standby { // the connection string names several servers
-		return &millrace.Error{Kind: millrace.KindRetry, Op: "read a chunk", Peer: millrace.PeerSource, Table: table.Rel.Name,
-			Err:  errors.New("this server is a standby, whose snapshots do not say what they see"),
-			Hint: "target_session_attrs=read-write in the source's connection string finds the primary"}
 	}
 	if s.file(p.load) != table.Filenode {
 		return errors.Join((*r).Abandon(ctx), s.rewritten(ctx, *r, p.load))
@@ -274,7 +301,7 @@ func (s *Source) usable(p *pending) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delivered = slices.DeleteFunc(s.delivered, p.view.Sees)
-	if p.view.Xmin < s.floor || p.void {
+	if p.view.Xmin < s.floor || p.void || p.view.From != 0 && p.view.From < p.passed {
 		return false
 	}
 	return !slices.ContainsFunc(p.before, func(xid uint32) bool { return !p.view.Sees(xid) })
@@ -282,6 +309,9 @@ func (s *Source) usable(p *pending) bool {
 
 // offer has the chunk given away and waits until it was, or can't be.
 func (s *Source) offer(ctx context.Context, p *pending) (used bool, err error) {
+	if err := s.decided(ctx, p); err != nil {
+		return false, err
+	}
 	s.mu.Lock()
 	s.ready = append(s.ready, p)
 	s.wakeLocked()
@@ -300,9 +330,12 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 	if err := r.Flushed(ctx, p.view); err != nil {
 		return err
 	}
+	if err := s.decided(ctx, p); err != nil {
+		return err
+	}
 	p.pieces = make(chan *snapshot.Rows)
 	s.mu.Lock()
-	void := p.void || s.whole != nil
+	void := p.void || s.whole != nil || p.unclear()
 	if !void {
 		s.whole = p
 		s.wakeLocked()
@@ -345,7 +378,7 @@ func (s *Source) readWhole(ctx context.Context, r *snapshot.ChunkReader, table *
 // another file now. With another file what was read of it is not to be trusted, since a
 // rewrite is not in the stream: it is emptied.
 func (s *Source) rewritten(ctx context.Context, r *snapshot.ChunkReader, l *load) error {
-	table, err := snapshot.DescribeChunks(ctx, r.Conn(), l.oid, !s.text.Load())
+	table, err := snapshot.DescribeChunks(ctx, r.Conn(), l.oid, !s.text.Load(), s.opt.Keys)
 	if err != nil {
 		return err
 	}
@@ -394,6 +427,7 @@ func (s *Source) startOver(l *load) {
 func (s *Source) ask(ctx context.Context) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	var quiet quietPrimary
 	for {
 		select {
 		case <-ctx.Done():
@@ -401,10 +435,12 @@ func (s *Source) ask(ctx context.Context) {
 		case <-tick.C:
 		}
 		s.mu.Lock()
-		waits := slices.ContainsFunc(s.order, func(l *load) bool { return l.active() > 0 })
+		waits := s.deciding > 0 || slices.ContainsFunc(s.order, func(l *load) bool { return l.active() > 0 })
+		at := s.passed
 		s.mu.Unlock()
 		if waits {
 			s.opt.Stream.RequestPosition()
 		}
+		quiet.look(ctx, s, waits, at)
 	}
 }

@@ -335,7 +335,7 @@ func (l *kafkaLoad) fill(ctx context.Context) (err error) {
 func (l *kafkaLoad) describe(ctx context.Context, h *snapshot.Holder) ([]*snapshot.ChunkTable, error) {
 	var tables []*snapshot.ChunkTable
 	for _, t := range l.set.Tables {
-		c, err := snapshot.DescribeChunks(ctx, h.Conn(), t.OID, false)
+		c, err := snapshot.DescribeChunks(ctx, h.Conn(), t.OID, false, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -104,10 +104,6 @@ func (l *load) openJob(ctx context.Context, op string) (err error) {
 	if err := l.connectSource(ctx); err != nil {
 		return err
 	}
-	if l.server.InRecovery {
-		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
-			Err: fmt.Errorf("the source is a standby, from which no table can be loaded beside the stream"), Hint: "connect to the primary"}
-	}
 	if l.server.SystemID != l.job.SystemID {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
 			Err:  fmt.Errorf("the source is system %s, the job follows system %s", l.server.SystemID, l.job.SystemID),
@@ -183,6 +179,10 @@ func (l *load) mayPublish() (string, error) {
 	}
 	sql := strings.Replace(lacking.PublicationSQL(l.job.Publication), "CREATE PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" FOR",
 		"ALTER PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" ADD", 1)
+	if l.server.InRecovery {
+		return "", problemError("add tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication,
+			Text: "lacks the tables, and can't be changed on a standby", Cure: "on the primary: " + sql}})
+	}
 	if l.job.OwnsPublication || l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)) {
 		return sql, nil
 	}
@@ -361,6 +361,10 @@ func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName
 			return nil, err
 		}
 		sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
+		if l.server.InRecovery {
+			return nil, problemError("drop tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication,
+				Text: "has the tables, and can't be changed on a standby", Cure: "on the primary: " + sql}})
+		}
 		if _, err := l.source.Exec(ctx, sql); err != nil {
 			return nil, session.Wrap("drop tables from publication "+l.job.Publication, millrace.PeerSource, err)
 		}

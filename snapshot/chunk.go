@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -28,11 +29,12 @@ type ChunkTable struct {
 
 	columns string
 	formats []int16
+	indexed bool // there is an index that has rows in the order of the key
 }
 
 // DescribeChunks describes a table for reading chunks. binary asks for values in
-// the form that the stream has when it is started so.
-func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary bool) (*ChunkTable, error) {
+// the form that the stream has when it is started so; keys may choose the key.
+func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary bool, keys catalog.Keys) (*ChunkTable, error) {
 	tables, err := catalog.Describe(ctx, q, []uint32{oid})
 	if err != nil {
 		return nil, session.Wrap("describe a table", millrace.PeerSource, err)
@@ -60,8 +62,11 @@ func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary b
 		c.formats = append(c.formats, format)
 	}
 	c.columns = strings.Join(names, ", ")
-	if c.Key, err = newKey(ctx, q, t, c.Rel, binary); err != nil {
+	if c.Key, err = newKey(ctx, q, t, c.Rel, binary, keys[t.Name]); err != nil {
 		return nil, session.Wrap("describe the key of a table", millrace.PeerSource, err)
+	}
+	if c.Key != nil {
+		c.indexed = t.Sorts(c.Key.columnNames())
 	}
 	return c, nil
 }
@@ -99,10 +104,11 @@ const firstUserOID = 16384
 // ChunkReader reads chunks on a session of its own, each in a transaction of its
 // own: Begin, then any of the reads, then End.
 type ChunkReader struct {
-	conn  *pgx.Conn
-	limit *Limiter
-	shown string // the snapshot of the last View, and what it said
-	upto  millrace.LSN
+	conn    *pgx.Conn
+	limit   *Limiter
+	standby bool
+	shown   string // the snapshot of the last View, and what it said
+	upto    millrace.LSN
 }
 
 // NewChunkReader opens the session. limit is shared by all readers of a load.
@@ -111,7 +117,12 @@ func NewChunkReader(ctx context.Context, source *session.Endpoint, limit *Limite
 	if err != nil {
 		return nil, err
 	}
-	return &ChunkReader{conn: conn, limit: limit}, nil
+	r := &ChunkReader{conn: conn, limit: limit}
+	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_is_in_recovery()`).Scan(&r.standby); err != nil {
+		r.Close()
+		return nil, session.Wrap("look at the source", millrace.PeerSource, err)
+	}
+	return r, nil
 }
 
 // Conn is the session. It must not be used between Begin and End.
@@ -128,8 +139,10 @@ var ErrRewritten = errors.New("the table has changed since it was described")
 // read after it. The commit record of whatever the snapshot sees lies below Upto.
 type View struct {
 	Visibility
-	Upto    millrace.LSN
-	Standby bool // taken on a standby, where a snapshot does not say what it sees
+	Upto millrace.LSN
+	// From is set on a standby, whose snapshots don't list what is running: the
+	// position of replay before the snapshot was taken. See [View.Shows].
+	From millrace.LSN
 }
 
 // keysSQL shows what the key of a table was chosen from. Without the index that makes
@@ -154,8 +167,14 @@ SELECT pg_catalog.pg_current_snapshot()::text, COALESCE(pg_catalog.pg_relation_f
 func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	var v View
 	var text, shape, keys string
+	if r.standby {
+		var err error
+		if v.From, err = replayed(ctx, r.conn); err != nil {
+			return v, err
+		}
+	}
 	var filenode uint32
-	var same bool
+	var same, standby bool
 	begin := fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = %d; `+
 		`LOCK TABLE ONLY %s IN ACCESS SHARE MODE; SET LOCAL lock_timeout = 0; SET LOCAL enable_sort = off; `+
 		`SET LOCAL enable_seqscan = off; SET LOCAL max_parallel_workers_per_gather = 0`, lockWait.Milliseconds(), t.Rel.Name.SQL())
@@ -164,7 +183,7 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 		err = t.Key.findOperators(ctx, r.conn, "LOCAL")
 	}
 	if err == nil {
-		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &v.Standby, &same, &shape, &keys)
+		err = r.conn.QueryRow(ctx, viewSQL, t.Rel.OID, t.Rel.Name.SQL()).Scan(&text, &filenode, &standby, &same, &shape, &keys)
 	}
 	if state := session.SQLState(err); state == "42P01" || state == "3F000" { // it has another name, or none
 		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
@@ -172,10 +191,18 @@ func (r *ChunkReader) Begin(ctx context.Context, t *ChunkTable) (View, error) {
 	if err != nil {
 		return v, r.wrap(t, err)
 	}
+	if standby != r.standby {
+		return v, errPromoted
+	}
 	if filenode != t.Filenode || !same || shape != t.Shape || keys != t.keys {
 		return v, fmt.Errorf("table %s: %w", t.Rel.Name, ErrRewritten)
 	}
 	if v.Visibility, err = ParseVisibility(text); err != nil {
+		return v, err
+	}
+	if r.standby {
+		v.Upto, err = replayed(ctx, r.conn)
+		v.Upto += inReplay
 		return v, err
 	}
 	if text == r.shown {
@@ -202,6 +229,9 @@ func (r *ChunkReader) End(ctx context.Context, v View) error {
 
 // Flushed is what End waits for.
 func (r *ChunkReader) Flushed(ctx context.Context, v View) error {
+	if r.standby { // what is replayed is flushed, there and at its primary
+		return nil
+	}
 	return AwaitFlushed(ctx, r.conn, v.Upto)
 }
 
@@ -225,7 +255,8 @@ type Rows struct {
 }
 
 // Range reads rows from the range's beginning, in the order of the key: at most
-// most, and no more than size bytes unless the first row is larger.
+// most, and no more than size bytes unless the first row is larger. Of a key that is
+// shared it reads all rows or none, and so more, if they are the first.
 func (r *ChunkReader) Range(ctx context.Context, t *ChunkTable, in Range, most int, size int64) (*Rows, error) {
 	var p params
 	var where []string
@@ -240,32 +271,77 @@ func (r *ChunkReader) Range(ctx context.Context, t *ChunkTable, in Range, most i
 		if err != nil {
 			return nil, err
 		}
-		where = append(where, fmt.Sprintf("ROW(%s) %s %s", t.Key.names("x."), b.op, row))
+		where = append(where, t.Key.tuple("x.")+" "+b.op+" "+row)
 	}
-	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x", t.columns, t.Rel.Name.SQL())
+	order := t.Key.names("x.")
+	columns, formats, limit := t.columns, t.formats, fmt.Sprintf("LIMIT %d", most)
+	if t.Key.Shared { // the server says which keys are equal
+		columns += ", pg_catalog.dense_rank() OVER (ORDER BY " + order + ")"
+		formats = append(slices.Clone(formats), 0)
+		limit = fmt.Sprintf("FETCH FIRST %d ROWS WITH TIES", most)
+	}
+	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x", columns, t.Rel.Name.SQL())
 	if len(where) > 0 {
 		sql += " WHERE " + strings.Join(where, " AND ")
 	}
-	sql += fmt.Sprintf(" ORDER BY %s LIMIT %d", t.Key.names("x."), most)
+	sql += " ORDER BY " + order + " " + limit
 	rows := &Rows{}
 	n := 0
-	err := r.read(ctx, t, sql, &p, func(row millrace.Row, used int64) (bool, error) {
+	var g group
+	err := r.read(ctx, t, sql, &p, formats, func(row millrace.Row, used int64, rank []byte) (bool, error) {
 		n++
-		if rows.Size > 0 && rows.Size+used > size {
+		g.next(rows, rank)
+		if rows.Size > 0 && rows.Size+used > size && (!t.Key.Shared || g.cut(rows)) {
 			return false, nil
+		}
+		if rows.Size > mostShared {
+			return false, errShared(t)
 		}
 		key, err := t.Key.EncodeKey(row)
 		if err != nil {
 			return false, err
 		}
-		if last := len(rows.Keys) - 1; t.Key.Native && last >= 0 && bytes.Compare(rows.Keys[last], key) >= 0 {
-			return false, ErrOrder
+		if last := len(rows.Keys) - 1; t.Key.Native && last >= 0 {
+			if order := bytes.Compare(rows.Keys[last], key); order > 0 || order == 0 && !t.Key.Shared {
+				return false, ErrOrder
+			}
 		}
 		rows.add(t, row, key, used)
 		return true, nil
 	})
 	rows.Final = n < most && n == len(rows.Changes)
 	return rows, err
+}
+
+// group is where the rows of one key begin that is shared.
+type group struct {
+	rank string
+	at   int   // their first row
+	size int64 // of those before
+}
+
+func (g *group) next(rows *Rows, rank []byte) {
+	if string(rank) != g.rank {
+		g.rank, g.at, g.size = string(rank), len(rows.Changes), rows.Size
+	}
+}
+
+// cut leaves the rows before the group, if there are any.
+func (g *group) cut(rows *Rows) bool {
+	if g.at == 0 {
+		return false
+	}
+	rows.Changes, rows.Keys, rows.Size = rows.Changes[:g.at], rows.Keys[:g.at], g.size
+	return true
+}
+
+// mostShared bounds the rows of one key, in bytes: they are in memory together.
+const mostShared = 32 << 20
+
+func errShared(t *ChunkTable) error {
+	return &millrace.Error{Kind: millrace.KindData, Op: "read a chunk", Peer: millrace.PeerSource, Table: t.Rel.Name,
+		Err:  fmt.Errorf("the rows of one key have more than %d MiB", mostShared>>20),
+		Hint: "under keys, name columns whose values fewer rows share"}
 }
 
 // ErrOrder says that rows did not come in the order of their key's bytes, although
@@ -282,7 +358,7 @@ func (r *ChunkReader) One(ctx context.Context, t *ChunkTable, key []byte) (*Rows
 	}
 	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x WHERE ROW(%s) = %s", t.columns, t.Rel.Name.SQL(), t.Key.names("x."), row)
 	rows := &Rows{Final: true}
-	err = r.read(ctx, t, sql, &p, func(row millrace.Row, used int64) (bool, error) {
+	err = r.read(ctx, t, sql, &p, t.formats, func(row millrace.Row, used int64, _ []byte) (bool, error) {
 		found, err := t.Key.EncodeKey(row)
 		if err == nil && bytes.Equal(found, key) {
 			rows.add(t, row, found, used)
@@ -296,7 +372,7 @@ func (r *ChunkReader) One(ctx context.Context, t *ChunkTable, key []byte) (*Rows
 func (r *ChunkReader) All(ctx context.Context, t *ChunkTable, size int64, give func(*Rows) error) error {
 	rows := &Rows{}
 	sql := fmt.Sprintf("SELECT %s FROM ONLY %s AS x", t.columns, t.Rel.Name.SQL())
-	err := r.read(ctx, t, sql, &params{}, func(row millrace.Row, used int64) (bool, error) {
+	err := r.read(ctx, t, sql, &params{}, t.formats, func(row millrace.Row, used int64, _ []byte) (bool, error) {
 		if rows.Size > 0 && rows.Size+used > size {
 			if err := give(rows); err != nil {
 				return false, err
@@ -323,23 +399,29 @@ func (r *Rows) add(t *ChunkTable, row millrace.Row, key []byte, size int64) {
 
 const changeSize = int64(unsafe.Sizeof(millrace.Change{}))
 
-// read runs a query and gives its rows to take, until that says no. What is left
-// then is read and forgotten.
-func (r *ChunkReader) read(ctx context.Context, t *ChunkTable, sql string, p *params, take func(millrace.Row, int64) (bool, error)) error {
-	result := r.conn.PgConn().ExecParams(ctx, sql, p.values, nil, p.formats, t.formats)
+// read runs a query and gives its rows to take, with the size and the text of a
+// column behind those of the table, until that says no. What is left then is read
+// and forgotten.
+func (r *ChunkReader) read(ctx context.Context, t *ChunkTable, sql string, p *params, formats []int16,
+	take func(millrace.Row, int64, []byte) (bool, error)) error {
+	result := r.conn.PgConn().ExecParams(ctx, sql, p.values, nil, p.formats, formats)
 	var mem rowMemory
 	more := true
 	for result.NextRow() {
 		if !more {
 			continue
 		}
-		row, size := mem.copy(result.Values(), t.formats)
+		values, behind := result.Values(), []byte(nil)
+		if len(values) > len(t.formats) {
+			values, behind = values[:len(t.formats)], values[len(t.formats)]
+		}
+		row, size := mem.copy(values, t.formats)
 		if err := r.limit.wait(ctx, int(size)); err != nil {
 			_, _ = result.Close() // the session is given up
 			return err
 		}
 		var err error
-		if more, err = take(row, size+changeSize); err != nil {
+		if more, err = take(row, size+changeSize, behind); err != nil {
 			_, _ = result.Close() // the first error counts
 			return err
 		}

@@ -2,10 +2,13 @@ package snapshot
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -65,7 +68,7 @@ func TestKeysSortAsTheServerSays(t *testing.T) {
 				if err := r.Conn().QueryRow(t.Context(), "SELECT $1::regclass::oid", "public.t_"+k.name).Scan(&oid); err != nil {
 					t.Fatal(err)
 				}
-				table, err := DescribeChunks(t.Context(), r.Conn(), oid, binary)
+				table, err := DescribeChunks(t.Context(), r.Conn(), oid, binary, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +197,7 @@ func TestChunkOfAnotherTable(t *testing.T) {
 		`ALTER TABLE a RENAME COLUMN "v""x" TO w`,
 		"ALTER TABLE a RENAME TO was; ALTER TABLE other RENAME TO a",
 	} {
-		table, err := DescribeChunks(t.Context(), r.Conn(), oid, true)
+		table, err := DescribeChunks(t.Context(), r.Conn(), oid, true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,4 +215,19 @@ func TestChunkOfAnotherTable(t *testing.T) {
 			}
 		}
 	}
+}
+
+func binaryInt(raw []byte) int32 { return int32(binary.BigEndian.Uint32(raw)) }
+
+func splitInts(t *testing.T, text string) []int {
+	t.Helper()
+	var all []int
+	for _, s := range strings.Split(text, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
 }

@@ -242,7 +242,7 @@ const nudgeAfter = 50 * time.Millisecond
 func nudge(ctx context.Context, q catalog.Querier) error {
 	const op = "read the flush position"
 	var allowed bool
-	err := q.QueryRow(ctx, `SELECT COALESCE(pg_catalog.has_function_privilege(
+	err := q.QueryRow(ctx, `SELECT NOT pg_catalog.pg_is_in_recovery() AND COALESCE(pg_catalog.has_function_privilege(
 		pg_catalog.to_regprocedure('pg_catalog.pg_log_standby_snapshot()')::pg_catalog.oid, 'EXECUTE'), false)`).Scan(&allowed)
 	if err != nil || !allowed {
 		return session.Wrap(op, millrace.PeerSource, err)

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,12 +16,18 @@ import (
 )
 
 // Key is the order in which the chunks of a table are read: that of a unique
-// index over columns that are not null, which every change of the stream has.
-// The server decides what comes before what. Native tells that the bytes of keys
-// compare in the same way; otherwise Rank asks.
+// index over columns that are not null, which every change of the stream has, or
+// of columns that were chosen. The server decides what comes before what. Native
+// tells that the bytes of keys compare in the same way; otherwise Rank asks.
 type Key struct {
 	Columns []KeyColumn
 	Native  bool
+	// Shared says that several rows can have the same key. They are read with the
+	// same chunk.
+	Shared bool
+	// Apart says that the key is of other columns than those that tell rows apart in the
+	// stream.
+	Apart bool
 
 	path string // search_path under which its operators are found; "" as pinned
 }
@@ -37,9 +44,24 @@ type KeyColumn struct {
 }
 
 // keyColumns names the columns of the key that chunks of a table are read by:
-// what identifies rows in the stream, or else what is unique. None: the table is
-// read in one piece.
-func keyColumns(t *catalog.Table) []string {
+// what was chosen, or what identifies rows in the stream, or else what is unique.
+// None: the table is read in one piece.
+func keyColumns(t *catalog.Table, chosen []string) ([]string, error) {
+	if chosen == nil {
+		return identifying(t), nil
+	}
+	for _, name := range chosen {
+		if c := t.Column(name); c == nil || c.Generated != 0 || !c.NotNull {
+			return nil, fmt.Errorf("column %s is none that has a value in each row and change", millrace.DisplayIdent(name))
+		}
+	}
+	if !t.Carries(chosen) {
+		return nil, errors.New("the replica identity has other columns")
+	}
+	return chosen, nil
+}
+
+func identifying(t *catalog.Table) []string {
 	if t.Identity == millrace.IdentityDefault || t.Identity == millrace.IdentityIndex {
 		return t.IdentityColumns()
 	}
@@ -69,6 +91,10 @@ func keyColumns(t *catalog.Table) []string {
 	return names
 }
 
+func sameColumns(a, b []string) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(c string) bool { return !slices.Contains(b, c) })
+}
+
 const keySQL = `
 SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1),
        CASE WHEN a.attcollation IN (0, t.typcollation) THEN ''
@@ -85,8 +111,12 @@ SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1),
 
 // newKey finds out how a table's key is ordered. binary tells the form of the
 // values.
-func newKey(ctx context.Context, q catalog.Querier, t *catalog.Table, rel *millrace.Relation, binary bool) (*Key, error) {
-	names := keyColumns(t)
+func newKey(ctx context.Context, q catalog.Querier, t *catalog.Table, rel *millrace.Relation, binary bool, chosen []string) (*Key, error) {
+	names, err := keyColumns(t, chosen)
+	if err != nil {
+		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "read the table by the key that was chosen for it", Peer: millrace.PeerSource,
+			Table: t.Name, Err: err, Hint: "millrace check says what the key under keys lacks"}
+	}
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -104,7 +134,7 @@ func newKey(ctx context.Context, q catalog.Querier, t *catalog.Table, rel *millr
 	}); err != nil {
 		return nil, err
 	}
-	k := &Key{Native: true}
+	k := &Key{Native: true, Shared: !t.Distinct(names), Apart: chosen != nil && !sameColumns(chosen, identifying(t))}
 	schemas := []string{}
 	for _, name := range names {
 		c, col := found[name], t.Column(name)
@@ -173,6 +203,17 @@ func (k *Key) In(rel *millrace.Relation) (at []int, sent bool) {
 	}
 	return at, sent
 }
+
+func (k *Key) columnNames() []string {
+	names := make([]string, len(k.Columns))
+	for i := range k.Columns {
+		names[i] = k.Columns[i].Name
+	}
+	return names
+}
+
+// tuple writes the key's columns with a prefix, as a row.
+func (k *Key) tuple(prefix string) string { return "ROW(" + k.names(prefix) + ")" }
 
 // names writes the key's columns with a prefix, as a list.
 func (k *Key) names(prefix string) string {

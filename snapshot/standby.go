@@ -1,10 +1,16 @@
 package snapshot
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/session"
 )
 
 // oldestStandby is the first version that decodes on a standby.
@@ -46,3 +52,57 @@ func CheckStandby(server *catalog.Server, s *catalog.Standby, loading bool) (pro
 	}
 	return problems, warnings
 }
+
+// inReplay is how far behind the position of replay the record can begin that is
+// being replayed: behind the header of a page.
+const inReplay millrace.LSN = 64
+
+// Shows tells whether the view's snapshot sees a committed transaction, and
+// whether that can be told.
+//
+// A standby's snapshot has a list of what is running that nobody can read. Below
+// and beyond its bounds there is nothing to list. In between the order of the
+// log decides, which is the one in which a standby makes commits visible: what
+// was replayed before the snapshot was taken is seen, and what was not begun to be
+// replayed afterwards is not. A commit becomes visible shortly before the
+// position of replay moves behind its record, so that the record which begins at
+// the position is not told from those before it. Of what lies in this window
+// nothing is known.
+func (v View) Shows(xid uint32, commit millrace.LSN) (sees, known bool) {
+	if v.From == 0 {
+		return v.Sees(xid), true
+	}
+	switch x := v.wide(xid); {
+	case x < v.Xmin:
+		return true, true
+	case x >= v.Xmax:
+		return false, true
+	case commit < v.From:
+		return true, true
+	case commit > v.Upto:
+		return false, true
+	}
+	return false, false
+}
+
+// Plain tells whether the snapshot had nothing running in it, so that Shows always
+// knows.
+func (v View) Plain() bool { return v.From == 0 || v.Xmin == v.Xmax }
+
+// replayed reads the position of replay. A server that was promoted meanwhile is
+// not what the view was begun on.
+func replayed(ctx context.Context, conn *pgx.Conn) (millrace.LSN, error) {
+	const op = "read the position of replay"
+	var at *string
+	err := conn.QueryRow(ctx, `SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()::text END`).Scan(&at)
+	if err != nil {
+		return 0, session.Wrap(op, millrace.PeerSource, err)
+	}
+	if at == nil {
+		return 0, errPromoted
+	}
+	return millrace.ParseLSN(*at)
+}
+
+// errPromoted ends a session with a server that was a standby when it began.
+var errPromoted = &millrace.Error{Kind: millrace.KindRetry, Op: "read a chunk", Peer: millrace.PeerSource, Err: errors.New("the standby was promoted")}

@@ -61,7 +61,7 @@ func (v Visibility) String() string {
 // the stream. That has 32 bits; the rest is that of Xmax, or one less or more:
 // the slot keeps what it sends within 2^31 of the newest transaction.
 func (v Visibility) Sees(xid uint32) bool {
-	x := v.Xmax + uint64(int64(int32(xid-uint32(v.Xmax))))
+	x := v.wide(xid)
 	if x < v.Xmin {
 		return true
 	}
@@ -71,3 +71,5 @@ func (v Visibility) Sees(xid uint32) bool {
 	_, running := slices.BinarySearch(v.Running, x)
 	return !running
 }
+
+func (v Visibility) wide(xid uint32) uint64 { return v.Xmax + uint64(int64(int32(xid-uint32(v.Xmax)))) }

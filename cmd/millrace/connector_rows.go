@@ -54,7 +54,7 @@ func (r *rowReader) describe(ctx context.Context, oid uint32) (*snapshot.ChunkTa
 	if t := r.tables[oid]; t != nil {
 		return t, nil
 	}
-	t, err := snapshot.DescribeChunks(ctx, r.reader.Conn(), oid, false)
+	t, err := snapshot.DescribeChunks(ctx, r.reader.Conn(), oid, false, nil)
 	if err == nil {
 		r.tables[oid] = t
 	}

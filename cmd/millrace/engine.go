@@ -69,7 +69,7 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		TwoPhase: r.Source.Postgres.TwoPhase, OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
 	})
 	e.backfill = backfill.New(backfill.Options{
-		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate),
+		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate), Keys: r.keys,
 		Staging: func(oid uint32) millrace.TableName { return record.StagingTable(r.Job, oid) },
 		OnDone:  e.tellLoaded, Log: r.log,
 	})

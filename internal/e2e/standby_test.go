@@ -26,6 +26,42 @@ func behindStandby(t *testing.T, major int, schema, attrs string) (p *pair, stan
 	return p, standby
 }
 
+// TestStandbyLoadsBesideTheStream: from a standby tables are loaded in chunks, over a
+// kill and under writes, and one is added later; nobody writes to the standby.
+func TestStandbyLoadsBesideTheStream(t *testing.T) {
+	t.Parallel()
+	const rows = 1500
+	primary, standby := rig.Pair(t, rig.Newest)
+	p := newPair(t, plan{source: primary, schema: fmt.Sprintf(killedSchema, rows), options: func(o *blackbox.Options, p *pair) {
+		o.SourceURL = rig.URLs(p.source.Name, "standby", primary, standby)
+		o.Tables = []string{"public.a", "public.c"}
+		o.Extra += fmt.Sprintf("snapshot: {mode: incremental, rate: %d}\n", rows*500)
+	}})
+	standby.AwaitReplay(t, primary)
+	stop := churn(t, p, rows)
+	p.Start(t, "--bootstrap")
+	rig.Eventually(t, patience, func() bool { return loadedRows(p) > 0 }, "something is loaded")
+	p.Kill(t)
+	before := loadedRows(p)
+	p.Start(t, "--bootstrap")
+	p.loaded(t, "a c")
+	if now := loadedRows(p); now < before {
+		t.Errorf("%d rows were copied before, now %d are", before, now)
+	}
+	if r := p.Run(t, "table", "add", "public.b"); r.Code != blackbox.Done {
+		t.Fatalf("table add: exit code %d\n%s", r.Code, r.Stderr)
+	}
+	p.loaded(t, "a b c")
+	stop()
+	p.sync(t)
+	for _, table := range []string{"a", "b", "c"} {
+		sum := fmt.Sprintf(`SELECT count(*) || ' ' || md5(string_agg(x::text, ',' ORDER BY x::text COLLATE "C")) FROM %s x`, table)
+		if want, got := p.source.Query(t, sum), p.target.Query(t, sum); got != want {
+			t.Errorf("table %s: the source has %s, the target %s", table, want, got)
+		}
+	}
+}
+
 // TestStandbySource: the first load and the stream from a standby, while the
 // primary commits. Whatever commits while the slot and its snapshot are made is
 // either in the snapshot or in the stream.
