@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,16 @@ import (
 	"github.com/millrace/millrace/spool"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) {
+	if text := os.Getenv(errandVariable); text != "" {
+		if err := runErrand(text); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	rig.Main(m)
+}
 
 var prefixes atomic.Int64
 
@@ -188,15 +198,17 @@ func readTopics(t *testing.T, k *rig.Kafka, n int, topics ...string) []rec {
 		if err := ctx.Err(); err != nil {
 			t.Fatalf("%d of %d records: %v", len(all), n, err)
 		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			h := map[string]string{}
-			for _, x := range r.Headers {
-				h[x.Key] = string(x.Value)
-			}
-			all = append(all, rec{r.Topic, string(r.Key), string(r.Value), r.Partition, h})
-		})
+		fetches.EachRecord(func(r *kgo.Record) { all = append(all, recOf(r)) })
 	}
 	return all
+}
+
+func recOf(r *kgo.Record) rec {
+	h := map[string]string{}
+	for _, x := range r.Headers {
+		h[x.Key] = string(x.Value)
+	}
+	return rec{r.Topic, string(r.Key), string(r.Value), r.Partition, h}
 }
 
 func ends(t *testing.T, recs []rec) []kafka.End {

@@ -12,23 +12,17 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
-	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // readable makes the options of a sink that writes what a Reader can read.
 func readable(t *testing.T, e *kafka.Endpoint, partitions int) kafka.Options {
 	t.Helper()
-	o := options(t, e)
-	o.Topics.Partitions = partitions
-	ro := krecord.Options{Format: krecord.JSON, Prefix: e.Prefix, Toast: krecord.Placeholder,
-		Topic: func(n millrace.TableName) string { return kafka.TopicOf(e.Prefix, n) }}
-	var err error
-	if o.Encoder, err = krecord.NewEncoder(ro); err != nil {
+	o, err := readableOptions(e, partitions)
+	if err != nil {
 		t.Fatal(err)
 	}
-	o.Describe = func(_ context.Context, rel *millrace.Relation, key []int) (*krecord.TableVersion, error) {
-		return krecord.NewTableVersion(ro, rel, key, nil, nil), nil
-	}
+	plain := options(t, e)
+	o.Spool, o.Log = plain.Spool, plain.Log
 	return o
 }
 
