@@ -169,11 +169,31 @@ func (l *kafkaLoad) prepare(ctx context.Context) (err error) {
 		problems = append(problems, snapshot.Finding{Subject: "slot " + l.Slot, Text: "exists already, and this job did not make it",
 			Cure: fmt.Sprintf("name another slot, or SELECT pg_drop_replication_slot(%s)", millrace.QuoteLiteral(l.Slot))})
 	}
-	problems = append(problems, TopicProblems(&l.opt.Sink, l.set.Tables)...)
+	tables, err := l.described(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, snapshot.CheckKeys(l.opt.Sink.Keys, tables)...)
+	problems = append(problems, TopicProblems(&l.opt.Sink, tables)...)
 	if len(problems) > 0 {
 		return problemError("first load", problems)
 	}
 	return nil
+}
+
+// described gives the selected tables with their columns and indexes.
+func (l *kafkaLoad) described(ctx context.Context) ([]*catalog.Table, error) {
+	found, err := catalog.Describe(ctx, l.source, l.set.OIDs())
+	if err != nil {
+		return nil, session.Wrap("describe the tables", millrace.PeerSource, err)
+	}
+	tables := make([]*catalog.Table, 0, len(found))
+	for _, oid := range l.set.OIDs() {
+		if t := found[oid]; t != nil {
+			tables = append(tables, t)
+		}
+	}
+	return tables, nil
 }
 
 // TopicProblems finds tables whose topics or keys Kafka can't have.
@@ -199,9 +219,16 @@ func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding
 func keyProblems(o *kafka.Options, t *catalog.Table) []snapshot.Finding {
 	var problems []snapshot.Finding
 	facts := Facts(t)
-	key := t.IdentityColumns()
-	if t.Identity == millrace.IdentityFull {
+	key, chosen := o.Keys[t.Name]
+	switch {
+	case chosen && o.Topics.Compact && !t.Distinct(key):
+		problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "keys names columns that several rows can share, of which a compacted topic would keep one",
+			Cure: "CREATE UNIQUE INDEX CONCURRENTLY on these columns, all NOT NULL; or set destination.kafka.compact: false"})
+	case chosen:
+	case t.Identity == millrace.IdentityFull:
 		key = facts.PrimaryKey
+	default:
+		key = t.IdentityColumns()
 	}
 	if o.Topics.Compact && len(key) == 0 {
 		problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "has no key, and a compacted topic needs one",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -158,4 +159,34 @@ func TestNondeterministicKeyIsAProblem(t *testing.T) {
 			t.Errorf("%d partitions: %v", partitions, got)
 		}
 	}
+}
+
+// Keys that were chosen are the keys of the records; what can't be one is found
+// before anything is made.
+func TestLoadTakesChosenKeys(t *testing.T) {
+	t.Parallel()
+	b, o := kafkaBed(t, `CREATE TABLE a (id int PRIMARY KEY, tenant int NOT NULL, maybe int); ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a VALUES (1, 2);
+		CREATE TABLE b (id int PRIMARY KEY, tenant int NOT NULL)`)
+	name := func(s string) millrace.TableName { return millrace.TableName{Schema: "public", Name: s} }
+	for problem, keys := range map[string]map[millrace.TableName][]string{
+		"REPLICA IDENTITY FULL": {name("b"): {"tenant"}},
+		"SET NOT NULL":          {name("a"): {"maybe"}},
+		"name another column":   {name("a"): {"nix"}},
+		"take it out of keys":   {name("c"): {"id"}},
+		"CREATE UNIQUE INDEX":   {name("a"): {"tenant"}}, // with compact
+	} {
+		o.Sink.Keys, o.Sink.Topics.Compact = keys, strings.HasPrefix(problem, "CREATE")
+		if err := RunKafka(t.Context(), o); millrace.KindOf(err) != millrace.KindPreflight || !strings.Contains(err.Error()+millrace.HintOf(err), problem) {
+			t.Errorf("%s: %v; hint: %s", problem, err, millrace.HintOf(err))
+		}
+	}
+	// A compacted topic takes a key that tells rows apart.
+	o.Sink.Keys, o.Sink.Topics.Compact = map[millrace.TableName][]string{name("a"): {"tenant", "id"}}, true
+	if err := RunKafka(t.Context(), o); err != nil {
+		t.Fatalf("%v\nhint: %s", err, millrace.HintOf(err))
+	}
+	rig.Eventually(t, time.Minute, func() bool {
+		pins := kafkaState(t, o.Sink.Endpoint).Topics
+		return strings.Join(pins[b.Job+".public.a"].Key, " ") == "tenant id" && strings.Join(pins[b.Job+".public.b"].Key, " ") == "id"
+	}, "the keys are pinned")
 }

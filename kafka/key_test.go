@@ -1,6 +1,8 @@
 package kafka_test
 
 import (
+	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -138,5 +140,41 @@ func TestNondeterministicKey(t *testing.T) {
 		if ok != (err == nil) || !ok && (!strings.Contains(err.Error(), "nondeterministic") || !strings.Contains(millrace.HintOf(err), "partitions")) {
 			t.Errorf("%d partitions: %v; hint: %s", partitions, err, millrace.HintOf(err))
 		}
+	}
+}
+
+// A change of a chosen key is a delete of the old one and an insert of the new one,
+// as it is with a primary key, and comes back as the update that it was.
+func TestChangeOfAChosenKey(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	o := readable(t, e, 4)
+	a := full(relation(1, "a"))
+	o.Keys = map[millrace.TableName][]string{a.Name: {"v"}}
+	loaded(t, o, a)
+	s, _ := claimed(t, o)
+	x := txn(1, "old", a)
+	x.Changes = append(x.Changes,
+		millrace.Change{Op: millrace.Update, Seq: 2, Rel: a, Old: text("1", "old"), OldFull: true, New: text("2", "old")},
+		millrace.Change{Op: millrace.Update, Seq: 3, Rel: a, Old: text("2", "old"), OldFull: true, New: text("2", "new")})
+	write(t, s, x)
+	awaitDurable(t, s, 150)
+	ops := map[string]string{} // by key, in their order
+	for _, r := range readTopics(t, k, 5, e.Prefix+".public.a") {
+		var v struct{ Op string }
+		if r.value != "" {
+			if err := json.Unmarshal([]byte(r.value), &v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ops[r.key] += v.Op + " "
+	}
+	if want := (map[string]string{`{"v":"old"}`: "c u d  ", `{"v":"new"}`: "c "}); !maps.Equal(ops, want) {
+		t.Errorf("%q", ops)
+	}
+	_, changes := whole(t, openReader(t, kafka.ReaderOptions{Endpoint: e}))
+	if len(changes) != 3 || describeChange(&changes[2]) != "3 update a old(2,old) new(2,new)" {
+		t.Errorf("%d changes, %s", len(changes), describeChange(&changes[2]))
 	}
 }

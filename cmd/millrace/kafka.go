@@ -39,7 +39,7 @@ func kafkaEndpoint(peer millrace.Peer, k *config.Kafka, job string, safety confi
 // kafkaSink gives the options of the sink, without spool and encoder.
 func (s *settings) kafkaSink() (kafka.Options, error) {
 	k := &s.Destination.Kafka
-	o := kafka.Options{Endpoint: s.kafka, Layout: k.Layout, Group: s.Apply.Group, MaxHeld: int64(s.Resources.MaxInflight) / 2, Log: s.log,
+	o := kafka.Options{Endpoint: s.kafka, Layout: k.Layout, Keys: s.keys, Group: s.Apply.Group, MaxHeld: int64(s.Resources.MaxInflight) / 2, Log: s.log,
 		Topics: kafka.TopicOptions{Partitions: k.Partitions, Replication: k.Replication, Retention: k.Retention, Compact: k.Compact,
 			Names: map[millrace.TableName]string{}}}
 	for table, topic := range k.Topics {
