@@ -366,6 +366,14 @@ func TestOtherDestinations(t *testing.T) {
 	}
 }
 
+// Kafka takes chosen keys, as the keys of records.
+func TestKeysOfKafka(t *testing.T) {
+	c, p := Parse([]byte("keys: {public.orders: [tenant, id]}\njob: shop\nsource: {postgres: {url: host=/run/a dbname=shop}}\ndestination: {kafka: {brokers: [\"h:9092\"], prefix: shop}}"))
+	if got := report(c, p); got != "" || len(c.Keys["public.orders"]) != 2 {
+		t.Errorf("%s; %v", got, c.Keys)
+	}
+}
+
 func TestJobFromURL(t *testing.T) {
 	t.Setenv("PGDATABASE", "")
 	for from, want := range map[string]string{

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(errandVariable); text != "" {
 		if err := runErrand(text); err != nil {
-			fmt.Println(err)
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
 		os.Exit(0)

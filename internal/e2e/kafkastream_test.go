@@ -28,7 +28,7 @@ func rowsIn(t *testing.T, k *rig.Kafka, prefix string, until millrace.LSN) map[s
 	}
 	defer r.Close()
 	rows, generation := map[string]map[string]bool{}, int64(0)
-	keyOf := func(c *millrace.Change, row millrace.Row) string { return string(row[0].Raw) }
+	keyOf := func(row millrace.Row) string { return string(row[0].Raw) }
 	for at := millrace.LSN(0); at < until; {
 		x, err := r.Next(ctx)
 		if err != nil {
@@ -47,13 +47,13 @@ func rowsIn(t *testing.T, k *rig.Kafka, prefix string, until millrace.LSN) map[s
 			}
 			switch c.Op {
 			case millrace.Insert, millrace.Read:
-				key := keyOf(c, c.New)
+				key := keyOf(c.New)
 				if table[key] {
 					t.Fatalf("%v: key %s comes twice", c.Rel.Name, key)
 				}
 				table[key] = true
 			case millrace.Delete:
-				delete(table, keyOf(c, c.Old))
+				delete(table, keyOf(c.Old))
 			}
 		}
 		if x.Last {
