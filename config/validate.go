@@ -46,9 +46,6 @@ func (c *Config) Validate(checks Checks) Problems {
 			p.add("source.postgres.tables", "%v", err)
 		}
 	}
-	if len(c.Keys) > 0 && c.Destination.Kafka.Set() {
-		p.add("keys", "not available in this version with Kafka as destination")
-	}
 	if checks.Keys != nil {
 		for _, err := range checks.Keys(c.Keys) {
 			p.add("keys", "%v", err)
