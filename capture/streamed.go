@@ -79,6 +79,9 @@ func (f *feed) onStreamStart(msg []byte) error {
 		f.asm.count.streamed++
 	}
 	s.block = t
+	if t.ahead != nil { // before anything of the block can be read
+		t.ahead.wake(f.asm.given)
+	}
 	f.stream.Expect(pgoutput.StreamedExtra)
 	return nil
 }
