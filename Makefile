@@ -53,6 +53,7 @@ interop: rig ## Every case in every way on every pair of versions; foreign progr
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases|TestInterop' ./internal/cases ./kafka/...
 	MILLRACE_AIRBYTE="$${MILLRACE_AIRBYTE:-$$(scripts/airbyte.sh)}" go run ./internal/testsummary -count=1 -run 'TestInterop' ./internal/connector
 	MILLRACE_BROWSER="$${MILLRACE_BROWSER:-$$(scripts/browser.sh)}" go run ./internal/testsummary -count=1 -run 'TestBrowser' ./internal/e2e
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -run 'TestImage' ./internal/e2e
 	scripts/promtool.sh
 
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md

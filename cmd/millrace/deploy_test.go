@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/web"
 )
 
 var deployed = filepath.Join("..", "..", "deploy")
@@ -67,6 +69,9 @@ func TestContainerfile(t *testing.T) {
 		if err := parse(args); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}
+	}
+	if !strings.Contains(string(text), "http://"+web.DefaultListen+"/healthz") {
+		t.Errorf("the health check does not ask %s, where the program listens by default", web.DefaultListen)
 	}
 	users := regexp.MustCompile(`(?m)^USER 65532:65532$`).FindAllString(string(text), -1)
 	if len(users) != 2 {

@@ -78,3 +78,35 @@ func (p *pair) slotFollows(t *testing.T, in *rig.DB, table string) {
 		return seen[0] == 't'
 	}, "the quiet source keeps little WAL for the slot", &seen)
 }
+
+// TestKafkaSlotAdvances: so does the slot of a job into Kafka, on a server where
+// everybody writes but to what is published, without a record for a consumer.
+func TestKafkaSlotAdvances(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	p := &pair{source: rig.Start(t, rig.Newest).NewDB(t)}
+	p.source.Script(t, `CREATE TABLE published (id int PRIMARY KEY, v text); CREATE TABLE other (LIKE published);
+		INSERT INTO published VALUES (1, 'a'); CREATE PUBLICATION `+p.slotName()+` FOR TABLE published`)
+	elsewhere := p.source.Server.NewDB(t)
+	p.Job = blackbox.NewJob(t, blackbox.Options{Name: p.source.Name, Source: p.source, Tables: []string{"public.published"}, Extra: fast,
+		Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s}", k.Brokers()[0], p.source.Name)})
+	p.Start(t, "--bootstrap")
+	if r := p.Run(t, "wait", "--now"); r.Code != blackbox.Done {
+		t.Fatalf("wait: %s%s", r.Stdout, r.Stderr)
+	}
+	const little = 1 << 20
+	for _, in := range []*rig.DB{p.source, elsewhere} {
+		fill(t, in, 4)
+		goal := p.source.Query(t, "SELECT pg_current_wal_lsn()")
+		var seen string
+		rig.Eventually(t, patience, func() bool {
+			// restart_lsn moves with the records of running transactions.
+			p.source.SQL(t, "SELECT pg_log_standby_snapshot()")
+			seen = p.slot(t, fmt.Sprintf("least(confirmed_flush_lsn, restart_lsn) >= '%s' AND pg_current_wal_lsn() - restart_lsn < %d, confirmed_flush_lsn, restart_lsn", goal, little))
+			return seen[0] == 't'
+		}, "the slot passes", goal, ", it is at (confirmed|restart)", &seen)
+	}
+	if code := p.Stop(t); code != blackbox.Done {
+		t.Errorf("exit code %d", code)
+	}
+}
