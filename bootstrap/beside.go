@@ -81,8 +81,12 @@ func (l *load) refuseChecked(tables []*snapshot.Table) error {
 
 // beginBeside leaves the marks from which the stream takes the load up.
 func (l *load) beginBeside(ctx context.Context, tx pgx.Tx, tables []record.Table) error {
+	kept, err := l.keptRanges(ctx, tx)
+	if err != nil {
+		return err
+	}
 	for _, t := range tables {
-		if t.Copied || t.Adding {
+		if _, goesOn := kept[t.OID]; t.Copied || t.Adding || goesOn {
 			continue
 		}
 		if err := record.BeginLoad(ctx, tx, l.Job, t.OID, ""); err != nil {
@@ -217,9 +221,13 @@ func (l *load) emptyUnfinished(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		kept, err := l.keptRanges(ctx, tx)
+		if err != nil {
+			return err
+		}
 		var unfinished []record.Table
 		for _, t := range copied {
-			if t.Copied {
+			if _, goesOn := kept[t.OID]; t.Copied || goesOn {
 				continue
 			}
 			unfinished = append(unfinished, t)

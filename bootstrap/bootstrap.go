@@ -50,11 +50,15 @@ type Options struct {
 	// loopback only together with AllowRemotePublication.
 	CreatePublication      bool
 	AllowRemotePublication bool
-	SchemaMode             string // SchemaCreate or SchemaExisting
-	Mode                   string // ModeConsistent, ModeIncremental or ModeNone
-	Parallel               int
-	Rate                   int64         // bytes a second; 0: no limit
-	Timeout                time.Duration // longest hold of the snapshot; 0: none
+	Keys                   catalog.Keys // chosen for some tables
+	// MinKeyed is the least size of a table that is copied by ranges of its key; 0: that
+	// of package snapshot.
+	MinKeyed   int64
+	SchemaMode string // SchemaCreate or SchemaExisting
+	Mode       string // ModeConsistent, ModeIncremental or ModeNone
+	Parallel   int
+	Rate       int64         // bytes a second; 0: no limit
+	Timeout    time.Duration // longest hold of the snapshot; 0: none
 	// SlotWait bounds the wait for each transaction that is running when the
 	// slot is created; 0: one minute.
 	SlotWait time.Duration

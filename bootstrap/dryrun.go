@@ -54,9 +54,14 @@ func (l *load) describeRest(ctx context.Context) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "-- the first load of job %s was interrupted: it goes on beside the stream, from slot %s\n", l.Job, l.job.Slot)
+	ranges, err := l.keptRanges(ctx, l.target)
+	if err != nil {
+		return err
+	}
 	kept := map[uint32]bool{}
 	for _, t := range copied {
-		if kept[t.OID] = t.Copied; !t.Copied {
+		_, goesOn := ranges[t.OID]
+		if kept[t.OID] = t.Copied; !t.Copied && !goesOn {
 			fmt.Fprintf(&b, "TRUNCATE ONLY %s;\n", t.Name.SQL())
 		}
 	}

@@ -125,7 +125,11 @@ func (l *load) copyRows(ctx context.Context, h *snapshot.Holder, tables []*snaps
 			}
 			return l.mark(ctx, tx, c)
 		},
-		Marked: l.marked, Tracker: l.tracker, Log: l.log,
+		Marked: l.marked, Keys: l.Keys, MinKeyed: l.MinKeyed,
+		LockMark: func(ctx context.Context, tx pgx.Tx, oid uint32) (millrace.Mark, error) {
+			return record.LockMark(ctx, tx, l.job.Fence(), oid)
+		},
+		Tracker: l.tracker, Log: l.log,
 	})
 	if err == nil {
 		err = flushed()
@@ -186,6 +190,9 @@ func (l *load) order(ctx context.Context, tables []*snapshot.Table) ([][]uint32,
 // mark records a part in the transaction that holds its rows.
 func (l *load) mark(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
 	oid := c.Part.Table.Source.OID
+	if !c.TableDone && c.Part.Keyed {
+		return record.SetMark(ctx, tx, l.Job, millrace.Mark{OID: oid, State: c.Mark, Rows: c.TableRows, Bytes: c.TableBytes})
+	}
 	if !c.TableDone {
 		return record.MarkPart(ctx, tx, l.job.Fence(), record.Part{OID: oid, Number: c.Part.Number, Rows: c.Rows, Bytes: c.Bytes})
 	}
@@ -199,6 +206,15 @@ func (l *load) mark(ctx context.Context, tx pgx.Tx, c snapshot.Copied) error {
 }
 
 func (l *load) marked(ctx context.Context, conn *pgx.Conn, p *snapshot.Part) (snapshot.Marked, error) {
+	if p.Keyed {
+		marks, err := record.Marks(ctx, conn, l.Job)
+		if err != nil {
+			return snapshot.Marked{}, err
+		}
+		_, table, err := record.Marked(ctx, conn, l.Job, p.Table.Source.OID, 0)
+		m := marks[p.Table.Name()]
+		return snapshot.Marked{Done: table, Table: table, Rows: m.Rows, Bytes: m.Bytes, Mark: m.State}, err
+	}
 	part, table, err := record.Marked(ctx, conn, l.Job, p.Table.Source.OID, p.Number)
 	found := snapshot.Marked{Done: part != nil || table, Table: table}
 	if part != nil {

@@ -34,14 +34,34 @@ func advise(err error) {
 	}
 }
 
-// half tells whether complete tables of an earlier load are there, whose snapshot
-// is gone. Less than that is not worth keeping.
+// half tells whether complete tables of an earlier load are there, or complete ranges
+// of some, whose snapshot is gone. Less than that is not worth keeping.
 func (l *load) half(ctx context.Context) (bool, error) {
 	if l.Restart {
 		return false, nil
 	}
 	copied, err := l.copiedTables(ctx)
-	return complete(copied) > 0, err
+	if err != nil {
+		return false, err
+	}
+	kept, err := l.keptRanges(ctx, l.target)
+	return complete(copied) > 0 || len(kept) > 0, err
+}
+
+// keptRanges gives the marks of those tables that hold complete ranges of their keys:
+// they go on there.
+func (l *load) keptRanges(ctx context.Context, q record.Querier) (map[uint32]millrace.Mark, error) {
+	if l.job == nil || l.job.Mode == ModeNone {
+		return nil, nil
+	}
+	marks, err := record.Marks(ctx, q, l.Job)
+	kept := map[uint32]millrace.Mark{}
+	for _, m := range marks {
+		if m.Rows > 0 {
+			kept[m.OID] = m
+		}
+	}
+	return kept, err
 }
 
 // complete counts the tables that hold all their rows.
@@ -286,8 +306,9 @@ func (l *load) takeBack(ctx context.Context) (remains bool, err error) {
 		return false, err
 	}
 	remains = len(copied) > 0
-	if complete(copied) > 0 {
-		return remains, nil
+	kept, err := l.keptRanges(ctx, l.target)
+	if err != nil || complete(copied) > 0 || len(kept) > 0 {
+		return remains, err
 	}
 	if err := l.connectSource(ctx); err != nil {
 		return remains, err

@@ -174,7 +174,7 @@ func (c *checker) checkLoad(ctx context.Context) error {
 			"max_slot_wal_keep_size is %s, and about %s of log will be written while %s are copied: the slot may be lost", size(keep), size(wal), size(bytes))
 	}
 	if bytes > manyBytes {
-		c.warn("source", "watch its disk while it lasts; a load that does not hold the log back (incremental) is not available in this version",
+		c.warn("source", "watch its disk while it lasts, or take snapshot.mode: incremental, which holds neither back",
 			"about %s are to be copied: for as long, the source keeps its log (about %s at the rate so far) and all row versions", size(bytes), size(wal))
 	}
 	return nil

@@ -61,6 +61,27 @@ func Marks(ctx context.Context, q Querier, job string) (map[millrace.TableName]m
 	return marks, wrap(op, err)
 }
 
+// LockMark gives the mark of a table, empty if there is none, and keeps others from
+// writing it until the transaction ends. It belongs into the transaction that holds the
+// rows that the mark is to speak of.
+func LockMark(ctx context.Context, tx pgx.Tx, f Fence, oid uint32) (m millrace.Mark, err error) {
+	if err := Hold(ctx, tx, f); err != nil {
+		return m, err
+	}
+	var state string
+	err = tx.QueryRow(ctx, `INSERT INTO millrace.chunk AS c (job, oid, part) VALUES ($1, $2, -1)
+		ON CONFLICT (job, oid, part) DO UPDATE SET part = excluded.part RETURNING coalesce(c.mark, ''), c.rows, c.bytes`,
+		f.Job, int64(oid)).Scan(&state, &m.Rows, &m.Bytes)
+	m.OID, m.State = oid, []byte(state)
+	return m, wrap("read the mark of the load", err)
+}
+
+// SetMark stores a table's mark.
+func SetMark(ctx context.Context, db DB, job string, m millrace.Mark) error {
+	_, err := db.Exec(ctx, SetMarkSQL, job, int64(m.OID), string(m.State), m.Rows, m.Bytes)
+	return wrap("write the mark of the load", err)
+}
+
 // BeginLoad leaves a mark for a table: it is to be loaded beside the stream. With
 // an empty mark it is loaded from its beginning. What is known of its parts goes.
 func BeginLoad(ctx context.Context, db DB, job string, oid uint32, mark string) error {

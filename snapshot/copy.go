@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/session"
 )
 
@@ -29,14 +32,21 @@ type Options struct {
 	// Replica makes the target's sessions set session_replication_role, so that
 	// neither triggers nor foreign keys fire.
 	Replica bool
+	// MinKeyed is the least size of a table that is copied by ranges of its key, if its
+	// rows are about in that order; 0: DefaultMinKeyed. Keys are those that were chosen.
+	MinKeyed int64
+	Keys     catalog.Keys
 	// Mark is called in the transaction that holds a part's rows, before it is
 	// committed, and leaves the mark that they are there.
 	Mark func(ctx context.Context, tx pgx.Tx, c Copied) error
 	// Marked looks for that mark, when it is not known whether the transaction
 	// was committed.
-	Marked  func(ctx context.Context, conn *pgx.Conn, p *Part) (Marked, error)
-	Tracker *Tracker
-	Log     *slog.Logger
+	Marked func(ctx context.Context, conn *pgx.Conn, p *Part) (Marked, error)
+	// LockMark reads the mark of a table that is copied by ranges of its key, and keeps
+	// others from writing it until the transaction ends. Without it no table is copied so.
+	LockMark func(ctx context.Context, tx pgx.Tx, oid uint32) (millrace.Mark, error)
+	Tracker  *Tracker
+	Log      *slog.Logger
 }
 
 // Copied is what one transaction adds to the target.
@@ -47,6 +57,8 @@ type Copied struct {
 	// of all its parts are TableRows and TableBytes.
 	TableDone             bool
 	TableRows, TableBytes int64
+	// Mark is that of the table with the part, if that is Keyed.
+	Mark []byte
 }
 
 // Marked is what a mark says of a part.
@@ -54,6 +66,9 @@ type Marked struct {
 	Done        bool  // the part is there
 	Table       bool  // so is all of its table, and that is marked
 	Rows, Bytes int64 // of the part, unless Table
+	// Mark is that of a table that is copied by ranges of its key, of which Rows and
+	// Bytes are then.
+	Mark []byte
 }
 
 // copier is one Copy.
@@ -61,6 +76,7 @@ type copier struct {
 	Options
 	limit   *Limiter
 	tables  map[*Table]*tableState
+	keyed   []*keyed
 	holding sync.Mutex // of the holder's session
 }
 
@@ -68,8 +84,9 @@ type copier struct {
 // that exactly one part finds itself the last.
 type tableState struct {
 	sync.Mutex
-	left        int
+	left        int // slots
 	rows, bytes int64
+	keyed       *keyed // if it is copied by ranges of its key
 }
 
 // Copy reads all tables under the holder's snapshot and writes them to the
@@ -80,6 +97,14 @@ func Copy(ctx context.Context, o Options) error {
 		c.Tracker = NewTracker(nil)
 	}
 	c.Tracker.expect(o.Tables)
+	if o.LockMark != nil {
+		if err := c.keyRanges(ctx); err != nil {
+			return err
+		}
+	}
+	for _, k := range c.keyed {
+		c.tables[k.table] = &tableState{left: k.slots(), keyed: k}
+	}
 	pages, err := o.Holder.pages(ctx)
 	if err != nil {
 		return err
@@ -113,6 +138,7 @@ func Copy(ctx context.Context, o Options) error {
 		splitInto = 1
 	}
 	for _, level := range c.levels() {
+		level = slices.DeleteFunc(slices.Clone(level), func(t *Table) bool { return c.tables[t] != nil })
 		parts := Split(level, pages, splitInto, o.MinPart)
 		for _, p := range parts {
 			if c.tables[p.Table] == nil {
@@ -154,9 +180,9 @@ func (c *copier) run(ctx context.Context, streams []*stream, parts []Part) error
 	work := make(chan *Part)
 	group.Go(func() error {
 		defer close(work)
-		for i := range parts {
+		for p := range c.each(parts) {
 			select {
-			case work <- &parts[i]:
+			case work <- p:
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -176,19 +202,52 @@ func (c *copier) run(ctx context.Context, streams []*stream, parts []Part) error
 	return group.Wait()
 }
 
+// each gives the parts of the tables that are copied by ranges of their keys, which
+// are the large ones, as long as there are any, and then those that were made before.
+func (c *copier) each(parts []Part) iter.Seq[*Part] {
+	return func(yield func(*Part) bool) {
+		for _, k := range c.keyed {
+			for {
+				state := c.tables[k.table]
+				state.Lock()
+				p := k.take()
+				state.Unlock()
+				if p == nil {
+					break
+				}
+				if !yield(p) {
+					return
+				}
+			}
+		}
+		for i := range parts {
+			if !yield(&parts[i]) {
+				return
+			}
+		}
+	}
+}
+
 const (
 	mostTries  = 6
 	firstPause = time.Second
 	longPause  = 15 * time.Second
 )
 
-// part copies one part. A lost connection is made again and the part repeated,
-// as long as the holder has the snapshot.
+// part copies one part. A lost connection is made again and the part repeated, as
+// long as the holder has the snapshot, once it is known that it is not there.
 func (c *copier) part(ctx context.Context, s *stream, p *Part) error {
 	pause := firstPause
+	var lost backend // whose end is not known
 	for try := 1; ; try++ {
-		lost := s.backend()
-		err := c.try(ctx, s, p)
+		there, err := false, error(nil)
+		if lost.pid != 0 {
+			there, err = c.recheck(ctx, s, p, &lost)
+		}
+		if err == nil && !there {
+			err = c.try(ctx, s, p)
+			lost = s.backend()
+		}
 		if err == nil {
 			return nil
 		}
@@ -213,17 +272,18 @@ func (c *copier) part(ctx context.Context, s *stream, p *Part) error {
 		if alive := c.holderAlive(ctx); alive != nil {
 			return fmt.Errorf("the snapshot is lost: %w", errors.Join(alive, err))
 		}
-		found, err := c.settled(ctx, s, p, lost)
-		if err == nil && found.Done {
-			err = c.settle(ctx, s, p, found)
-			if err == nil {
-				return nil
-			}
-		}
-		if err != nil && !session.Retryable(err) {
-			return err
-		}
 	}
+}
+
+// recheck finds out whether a transaction whose outcome is not known was committed,
+// and counts its part then.
+func (c *copier) recheck(ctx context.Context, s *stream, p *Part, lost *backend) (there bool, err error) {
+	found, err := c.settled(ctx, s, p, *lost)
+	if err != nil || !found.Done {
+		return false, err
+	}
+	*lost = s.backend() // the other one is gone, and this one may write
+	return true, c.settle(ctx, s, p, found)
 }
 
 func (c *copier) holderAlive(ctx context.Context) error {
@@ -244,7 +304,11 @@ func (c *copier) settled(ctx context.Context, s *stream, p *Part, lost backend) 
 	if c.Marked == nil {
 		return Marked{}, nil
 	}
-	return c.Marked(ctx, s.dst, p)
+	found, err := c.Marked(ctx, s.dst, p)
+	if err == nil && p.Keyed && !found.Table {
+		found.Done, err = c.tables[p.Table].keyed.has(found.Mark, p)
+	}
+	return found, err
 }
 
 // settle counts a part that turned out to be there. If it is the last one, nobody
@@ -254,21 +318,25 @@ func (c *copier) settle(ctx context.Context, s *stream, p *Part, found Marked) e
 	state := c.tables[p.Table]
 	state.Lock()
 	defer state.Unlock()
-	if state.left == 1 && !found.Table && c.Mark != nil {
+	rows, bytes := state.rows+found.Rows, state.bytes+found.Bytes
+	if p.Keyed && !found.Table {
+		rows, bytes = found.Rows, found.Bytes
+	}
+	if state.left == p.Span && !found.Table && c.Mark != nil {
 		tx, err := s.dst.Begin(ctx)
 		if err != nil {
 			return session.Wrap("copy", millrace.PeerDestination, err)
 		}
 		defer tx.Rollback(ctx)
-		if err := c.Mark(ctx, tx, Copied{Part: p, TableDone: true, TableRows: state.rows + found.Rows, TableBytes: state.bytes + found.Bytes}); err != nil {
+		if err := c.Mark(ctx, tx, Copied{Part: p, TableDone: true, TableRows: rows, TableBytes: bytes}); err != nil {
 			return err
 		}
 		if err := tx.Commit(ctx); err != nil {
 			return tableError("copy", millrace.PeerDestination, p, err)
 		}
 	}
-	state.rows, state.bytes = state.rows+found.Rows, state.bytes+found.Bytes
-	c.Tracker.add(p.Table.Name(), found.Bytes, found.Rows)
+	c.Tracker.add(p.Table.Name(), bytes-state.bytes, rows-state.rows)
+	state.rows, state.bytes = rows, bytes
 	c.countLocked(p, state)
 	return nil
 }
@@ -281,7 +349,7 @@ func (c *copier) try(ctx context.Context, s *stream, p *Part) (err error) {
 	if err := c.openTarget(ctx, s); err != nil {
 		return err
 	}
-	name := p.Table.Name()
+	name, began := p.Table.Name(), time.Now()
 	var moved Copied
 	defer func() {
 		if err != nil {
@@ -305,7 +373,7 @@ func (c *copier) try(ctx context.Context, s *stream, p *Part) (err error) {
 	if err := c.notRewritten(ctx, s, p); err != nil {
 		return err
 	}
-	return c.commit(ctx, tx, moved)
+	return c.commit(ctx, tx, moved, began)
 }
 
 // notRewritten proves that the table still has the file that it had under the
@@ -324,12 +392,17 @@ func (c *copier) notRewritten(ctx context.Context, s *stream, p *Part) error {
 }
 
 // commit leaves the mark and commits rows and mark together.
-func (c *copier) commit(ctx context.Context, tx pgx.Tx, moved Copied) error {
+func (c *copier) commit(ctx context.Context, tx pgx.Tx, moved Copied, began time.Time) error {
 	state := c.tables[moved.Part.Table]
 	state.Lock()
 	defer state.Unlock()
-	moved.TableDone = state.left == 1
+	moved.TableDone = state.left == moved.Part.Span
 	moved.TableRows, moved.TableBytes = state.rows+moved.Rows, state.bytes+moved.Bytes
+	if state.keyed != nil {
+		if err := c.keyedMark(ctx, tx, state.keyed, &moved); err != nil {
+			return err
+		}
+	}
 	if c.Mark != nil {
 		if err := c.Mark(ctx, tx, moved); err != nil {
 			return err
@@ -339,12 +412,15 @@ func (c *copier) commit(ctx context.Context, tx pgx.Tx, moved Copied) error {
 		return tableError("copy", millrace.PeerDestination, moved.Part, err)
 	}
 	state.rows, state.bytes = moved.TableRows, moved.TableBytes
+	if state.keyed != nil {
+		state.keyed.adapt(moved.Part, time.Since(began))
+	}
 	c.countLocked(moved.Part, state)
 	return nil
 }
 
 func (c *copier) countLocked(p *Part, state *tableState) {
-	state.left--
+	state.left -= p.Span
 	if state.left == 0 {
 		c.Tracker.done(p.Table.Name())
 	}

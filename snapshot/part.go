@@ -15,6 +15,11 @@ type Part struct {
 	// since tables grow; under one snapshot each visible row has one place.
 	First, End uint32
 	Bytes      int64 // estimated
+	// Keyed parts are ranges of keys: Span of the Of slots that the table is cut
+	// into, from Number on.
+	Keyed bool
+	Span  int
+	where string
 }
 
 // Whole tells whether the part is all of the table.
@@ -55,7 +60,7 @@ func Split(tables []*Table, pages map[uint32]int64, streams int, least int64) []
 		}
 		n = max(1, n)
 		for i := range n {
-			parts = append(parts, Part{Table: t, Number: int(i), Of: int(n), Bytes: t.Source.Bytes / n,
+			parts = append(parts, Part{Table: t, Number: int(i), Of: int(n), Span: 1, Bytes: t.Source.Bytes / n,
 				First: uint32(pages[t.Source.OID] * i / n), End: uint32(pages[t.Source.OID] * (i + 1) / n)})
 		}
 	}
@@ -68,6 +73,9 @@ func (p *Part) readSQL() string {
 	name, cols := p.Table.Name().SQL(), p.Table.columnList()
 	if p.Whole() {
 		return fmt.Sprintf("COPY %s (%s) TO STDOUT%s", name, cols, p.Table.format())
+	}
+	if p.Keyed {
+		return fmt.Sprintf("COPY (SELECT %s FROM ONLY %s WHERE %s) TO STDOUT%s", cols, name, p.where, p.Table.format())
 	}
 	where := fmt.Sprintf("ctid >= '(%d,0)'::pg_catalog.tid", p.First)
 	if !p.Last() {

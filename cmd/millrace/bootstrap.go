@@ -79,7 +79,7 @@ func (s *settings) loadOptions(f *bootstrapFlags, instance string) bootstrap.Opt
 		Source: s.source, Target: s.target, Job: s.Job, Slot: s.Slot(), Publication: s.Publication(), Patterns: s.patterns,
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
-		Rate: int64(s.Snapshot.Rate), Failover: s.failover(), Timeout: s.Snapshot.Timeout, PGDump: f.pgDump,
+		Rate: int64(s.Snapshot.Rate), Failover: s.failover(), Timeout: s.Snapshot.Timeout, Keys: s.keys, PGDump: f.pgDump,
 		Instance: instance, Heartbeat: s.Safety.HeartbeatInterval, Log: s.log,
 	}
 }
