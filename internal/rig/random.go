@@ -54,7 +54,9 @@ func RandomSession(ctx context.Context, url string, rng *rand.Rand, session, tra
 				do("SAVEPOINT ddl; CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); ROLLBACK TO ddl; RELEASE ddl")
 			}
 		}
-		do("%s", []string{"COMMIT", "COMMIT", "COMMIT", "ROLLBACK"}[rng.IntN(4)])
+		if do("%s", []string{"COMMIT", "COMMIT", "COMMIT", "ROLLBACK"}[rng.IntN(4)]); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
