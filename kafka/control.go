@@ -19,8 +19,9 @@ import (
 // Control is the job's record in its control topic, for one process. Its methods
 // may be called by one goroutine at a time.
 type Control struct {
-	e  *Endpoint
-	cl *kgo.Client
+	e      *Endpoint
+	cl     *kgo.Client
+	reader controlReader
 }
 
 // OpenControl makes a Control. It connects when it is first used.
@@ -40,7 +41,7 @@ func (c *Control) Close() { c.cl.Close() }
 // stable offset, and the signs of life behind it. It changes nothing. A topic
 // that does not exist is an empty State.
 func (c *Control) Read(ctx context.Context) (*State, error) {
-	s, err := readControl(ctx, c.cl, controlTopic(c.e.Prefix, c.e.Job), c.e.Job, func(p page) int64 { return p.stable })
+	s, err := c.reader.state(ctx, c.cl, controlTopic(c.e.Prefix, c.e.Job), c.e.Job, func(p page) int64 { return p.stable })
 	return s, c.e.wrap("read the job's record", err)
 }
 

@@ -36,7 +36,8 @@ func fence(ctx context.Context, e *Endpoint, cl *kgo.Client) (*State, error) {
 			high = max(high, at)
 		}
 	}
-	return readControl(ctx, cl, name, e.Job, func(p page) int64 { return max(high, p.high) })
+	var c controlReader
+	return c.state(ctx, cl, name, e.Job, func(p page) int64 { return max(high, p.high) })
 }
 
 // bytesPerSecond is a rate at which any cluster takes records, for estimating

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
@@ -210,5 +213,51 @@ func TestWhatBecameOfALoad(t *testing.T) {
 	settle(second, false, false)
 	if err := third.Finish(deadline(t)); err != nil {
 		t.Errorf("a former load has disturbed the next one: %v", err)
+	}
+}
+
+// One that reads again reads what is new only, and notices a topic that was made
+// anew.
+func TestControlReadsWhatIsNew(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	o := options(t, e)
+	a := relation(1, "a")
+	loaded(t, o, a)
+	s, _ := claimed(t, o)
+	ctl := control(t, e)
+	read := &countedBytes{}
+	e.Hooks = []kgo.Hook{read}
+	counted := control(t, e)
+	for n := 1; n <= 200; n++ {
+		write(t, s, txn(n, "v", a))
+		awaitDurable(t, s, millrace.LSN(n*100+50))
+	}
+	awaitState(t, ctl, func(s *kafka.State) bool { return s.Checkpoint.Commit == 20_000 })
+	stateOf(t, counted)
+	all := read.n.Swap(0)
+	write(t, s, txn(201, "v", a))
+	awaitDurable(t, s, 20_150)
+	awaitState(t, ctl, func(s *kafka.State) bool { return s.Checkpoint.Commit == 20_100 })
+	if st := stateOf(t, counted); st.Checkpoint.Commit != 20_100 || st.Job == nil || len(st.Job.Tables) != 1 {
+		t.Errorf("%+v", st)
+	}
+	if again := read.n.Load(); again*4 > all {
+		t.Errorf("%d bytes at first, %d again", all, again)
+	}
+	adm := kadm.NewClient(rawClient(t, k))
+	if _, err := adm.DeleteTopics(deadline(t), e.Prefix+".millrace.job"); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, counted, func(s *kafka.State) bool { return s.Job == nil })
+}
+
+// countedBytes counts what fetches bring.
+type countedBytes struct{ n atomic.Int64 }
+
+func (c *countedBytes) OnBrokerRead(_ kgo.BrokerMetadata, key int16, n int, _, _ time.Duration, _ error) {
+	if key == int16(kmsg.Fetch) {
+		c.n.Add(int64(n))
 	}
 }

@@ -209,9 +209,10 @@ func offsets(ctx context.Context, cl *kgo.Client, timestamp int64, list ...*topi
 // readAll reads a topic's only partition from an offset to what end tells after
 // the first page, and gives each record to use. It gives the offset behind.
 func (f *fetcher) readAll(ctx context.Context, t *topic, from int64, end func(page) int64, use func(*kgo.Record) error) (int64, error) {
-	at, to := from, int64(-1)
+	at, to, wait := from, int64(-1), time.Duration(0)
 	for to < 0 || at < to {
-		pages, err := f.fetch(ctx, t.leaders[0], []want{{t, 0, at, pageBytes}}, pageBytes, 100*time.Millisecond)
+		pages, err := f.fetch(ctx, t.leaders[0], []want{{t, 0, at, pageBytes}}, pageBytes, wait)
+		wait = 100 * time.Millisecond // nothing but a marker is waited for
 		if err == nil && len(pages) == 1 {
 			err = pages[0].err
 		}

@@ -310,3 +310,33 @@ func TestChangedTopicsStopTheJob(t *testing.T) {
 		_ = s.Close()
 	}
 }
+
+// An END that names more partitions than a record has room for is an error that says
+// so, behind what came before.
+func TestTooLargeEnd(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	o := options(t, e)
+	var rels []*millrace.Relation
+	for i := range 20 {
+		rels = append(rels, relation(uint32(i+1), fmt.Sprintf("a_table_with_a_long_name_%d", i)))
+	}
+	loaded(t, o, rels...)
+	_, err := kadm.NewClient(rawClient(t, k)).AlterTopicConfigs(deadline(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes",
+		Value: kadm.StringPtr("1500")}}, kafka.TopicOf(e.Prefix, rels[0].Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := claimed(t, o)
+	if err := s.Write(deadline(t), txn(1, "v", rels[:2]...)); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Write(deadline(t), txn(2, "v", rels...))
+	var m *millrace.Error
+	if !errors.As(err, &m) || m.Kind != millrace.KindData || m.LSN != 200 || !strings.Contains(err.Error(), "END of a transaction in 20 partitions") ||
+		!strings.Contains(m.Hint, "max.message.bytes") {
+		t.Fatalf("%v", err)
+	}
+	awaitDurable(t, s, 150)
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -154,17 +155,24 @@ func jobRecord(j *record.Job, layout string) jobJSON {
 		OwnsPublication: j.OwnsPublication, LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt}
 }
 
-// readControl reads committed records to the offset that end gives, and then the
-// signs of life to the high watermark.
-func readControl(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
-	s := newState()
+// controlReader reads the control topic. What it has read once it does not read
+// again: who waits for a position, or for another instance's end, looks often.
+type controlReader struct {
+	id   [16]byte // of the topic
+	read *stateBuilder
+	at   int64 // the offset behind it
+}
+
+// state reads committed records to the offset that end gives, and then the signs of
+// life to the high watermark.
+func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
 	found, err := topics(ctx, cl, name)
 	if err != nil {
 		return nil, err
 	}
 	t := found[name]
 	if t == nil {
-		return s, nil
+		return newState(), nil
 	}
 	if len(t.leaders) != 1 {
 		return nil, fmt.Errorf("control topic %s has %d partitions, want one", name, len(t.leaders))
@@ -178,15 +186,19 @@ func readControl(ctx context.Context, cl *kgo.Client, name, job string, end func
 	if err != nil {
 		return nil, err
 	}
-	b := &stateBuilder{state: s, name: job, tables: map[string]tableJSON{}}
-	at, err := newFetcher(cl, true).readAll(ctx, t, first[t][0], end, b.add)
-	if err != nil {
+	if c.read == nil || c.id != t.id || c.at < first[t][0] {
+		c.id, c.at = t.id, first[t][0]
+		c.read = &stateBuilder{state: newState(), name: job, tables: map[string]tableJSON{}}
+	}
+	if c.at, err = newFetcher(cl, true).readAll(ctx, t, c.at, end, c.read.add); err != nil {
+		c.read = nil
 		return nil, err
 	}
-	_, err = newFetcher(cl, false).readAll(ctx, t, at, func(p page) int64 { return p.high }, func(r *kgo.Record) error {
+	b := c.read.clone()
+	_, err = newFetcher(cl, false).readAll(ctx, t, c.at, func(p page) int64 { return p.high }, func(r *kgo.Record) error {
 		switch k := string(r.Key); {
 		case k == keyCheckpoint:
-			s.undecided = true
+			b.state.undecided = true
 		case r.Attrs.IsTransactional(): // of a transaction that is not decided
 		case strings.HasPrefix(k, keyState), strings.HasPrefix(k, keyRuntime):
 			return b.add(r)
@@ -197,6 +209,12 @@ func readControl(ctx context.Context, cl *kgo.Client, name, job string, end func
 		return nil, err
 	}
 	return b.finish(), nil
+}
+
+// clone gives a builder that goes on by itself.
+func (b *stateBuilder) clone() *stateBuilder {
+	s := &State{Topics: maps.Clone(b.state.Topics), runtime: maps.Clone(b.state.runtime), states: maps.Clone(b.state.states), updated: b.state.updated}
+	return &stateBuilder{state: s, name: b.name, job: b.job, checkpoint: b.checkpoint, tables: maps.Clone(b.tables)}
 }
 
 func newState() *State {
