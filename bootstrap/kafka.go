@@ -3,7 +3,6 @@ package bootstrap
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -144,30 +143,10 @@ func (l *kafkaLoad) attempt(ctx context.Context) error {
 }
 
 // prepare looks at the source before anything is changed.
-func (l *kafkaLoad) prepare(ctx context.Context) (err error) {
-	if l.pub, err = catalog.ReadPublication(ctx, l.source, l.Publication); err != nil {
-		return session.Wrap("read publication "+l.Publication, millrace.PeerSource, err)
-	}
-	if l.set, err = l.selectTables(ctx, l.source); err != nil {
-		return err
-	}
-	problems, err := l.checkSource(ctx)
+func (l *kafkaLoad) prepare(ctx context.Context) error {
+	problems, err := l.survey(ctx)
 	if err != nil {
 		return err
-	}
-	problems = append(problems, l.set.Problems...)
-	if l.pub != nil {
-		problems = append(problems, snapshot.CheckPublication(l.pub, l.set.Tables)...)
-	} else if f := l.mayCreatePublication(); f != nil {
-		problems = append(problems, *f)
-	}
-	slot, err := catalog.ReadSlot(ctx, l.source, l.Slot)
-	if err != nil {
-		return session.Wrap("read slot "+l.Slot, millrace.PeerSource, err)
-	}
-	if slot != nil && (l.job == nil || !l.job.OwnsSlot || l.job.Slot != l.Slot) {
-		problems = append(problems, snapshot.Finding{Subject: "slot " + l.Slot, Text: "exists already, and this job did not make it",
-			Cure: fmt.Sprintf("name another slot, or SELECT pg_drop_replication_slot(%s)", millrace.QuoteLiteral(l.Slot))})
 	}
 	tables, err := l.described(ctx)
 	if err != nil {
@@ -178,6 +157,7 @@ func (l *kafkaLoad) prepare(ctx context.Context) (err error) {
 	if len(problems) > 0 {
 		return problemError("first load", problems)
 	}
+	l.logSkipped()
 	return nil
 }
 

@@ -32,32 +32,12 @@ func (l *load) prepare(ctx context.Context) error {
 	if l.replica, err = snapshot.ReplicaAllowed(ctx, l.target); err != nil {
 		return err
 	}
-	if l.pub, err = catalog.ReadPublication(ctx, l.source, l.Publication); err != nil {
-		return session.Wrap("read publication "+l.Publication, millrace.PeerSource, err)
-	}
-	if l.set, err = l.selectTables(ctx, l.source); err != nil {
-		return err
-	}
-	problems, err := l.checkSource(ctx)
+	problems, err := l.survey(ctx)
 	if err != nil {
 		return err
 	}
-	problems = append(problems, l.set.Problems...)
 	if target.SystemID == l.server.SystemID && target.Database == l.server.Database && target.Timeline == l.server.Timeline {
 		problems = append(problems, snapshot.Finding{Subject: "destination", Text: "it is the same database as the source"})
-	}
-	if l.pub != nil {
-		problems = append(problems, snapshot.CheckPublication(l.pub, l.set.Tables)...)
-	} else if f := l.mayCreatePublication(); f != nil {
-		problems = append(problems, *f)
-	}
-	slot, err := catalog.ReadSlot(ctx, l.source, l.Slot)
-	if err != nil {
-		return session.Wrap("read slot "+l.Slot, millrace.PeerSource, err)
-	}
-	if slot != nil && (l.job == nil || !l.job.OwnsSlot || l.job.Slot != l.Slot) {
-		problems = append(problems, snapshot.Finding{Subject: "slot " + l.Slot, Text: "exists already, and this job did not make it",
-			Cure: fmt.Sprintf("name another slot, or SELECT pg_drop_replication_slot(%s)", millrace.QuoteLiteral(l.Slot))})
 	}
 	more, err := l.checkTarget(ctx)
 	if err != nil {
@@ -66,10 +46,43 @@ func (l *load) prepare(ctx context.Context) error {
 	if problems = append(problems, more...); len(problems) > 0 {
 		return problemError("first load", problems)
 	}
+	l.logSkipped()
+	return l.prepareDefinitions(ctx, target)
+}
+
+func (l *load) logSkipped() {
 	for _, f := range l.set.Skipped {
 		l.log.Info("table is left out", "table", f.Subject, "cause", f.Text)
 	}
-	return l.prepareDefinitions(ctx, target)
+}
+
+// survey reads what the source has of publication, tables and slot, and finds what
+// stands in the way of a load to anywhere.
+func (l *load) survey(ctx context.Context) (problems []snapshot.Finding, err error) {
+	if l.pub, err = catalog.ReadPublication(ctx, l.source, l.Publication); err != nil {
+		return nil, session.Wrap("read publication "+l.Publication, millrace.PeerSource, err)
+	}
+	if l.set, err = l.selectTables(ctx, l.source); err != nil {
+		return nil, err
+	}
+	if problems, err = l.checkSource(ctx); err != nil {
+		return nil, err
+	}
+	problems = append(problems, l.set.Problems...)
+	if l.pub != nil {
+		problems = append(problems, snapshot.CheckPublication(l.pub, l.set.Tables)...)
+	} else if f := l.mayCreatePublication(); f != nil {
+		problems = append(problems, *f)
+	}
+	slot, err := catalog.ReadSlot(ctx, l.source, l.Slot)
+	if err != nil {
+		return nil, session.Wrap("read slot "+l.Slot, millrace.PeerSource, err)
+	}
+	if slot != nil && (l.job == nil || !l.job.OwnsSlot || l.job.Slot != l.Slot) {
+		problems = append(problems, snapshot.Finding{Subject: "slot " + l.Slot, Text: "exists already, and this job did not make it",
+			Cure: fmt.Sprintf("name another slot, or SELECT pg_drop_replication_slot(%s)", millrace.QuoteLiteral(l.Slot))})
+	}
+	return problems, nil
 }
 
 // checkSource finds what would make the slot fail.
