@@ -19,7 +19,7 @@ FUZZTIME := 30s
 .PHONY: help build rig test lint fmt cover fuzz soak interop bench bench-results release demo clean
 
 help: ## This list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 build: ## ./millrace
 	go build -o millrace ./cmd/millrace
@@ -54,6 +54,7 @@ interop: rig ## Every case in every way on every pair of versions; foreign progr
 	MILLRACE_AIRBYTE="$${MILLRACE_AIRBYTE:-$$(scripts/airbyte.sh)}" go run ./internal/testsummary -count=1 -run 'TestInterop' ./internal/connector
 	MILLRACE_BROWSER="$${MILLRACE_BROWSER:-$$(scripts/browser.sh)}" go run ./internal/testsummary -count=1 -run 'TestBrowser' ./internal/e2e
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -run 'TestImage' ./internal/e2e
+	MILLRACE_SOAK=1 MILLRACE_KCAT="$${MILLRACE_KCAT:-$$(scripts/kcat.sh)}" go run ./internal/testsummary -count=1 -timeout=30m -run 'TestInterop' ./internal/e2e
 	scripts/promtool.sh
 
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
