@@ -38,7 +38,7 @@ var layers = map[string]string{
 	"airbyte":     ". catalog datum",
 	"web":         ". relay",
 	"kafka":       ". record spool kafka/record",
-	"bootstrap":   ". session catalog datum record schema snapshot replication kafka internal/crash",
+	"bootstrap":   ". session catalog datum record schema snapshot replication kafka kafka/record internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
 	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum kafka kafka/record " +
 		"internal/rig/pgserver internal/rig/kafkaserver internal/crash",

@@ -60,8 +60,16 @@ type Options struct {
 	Parallel               int
 	PGDump                 string
 	Log                    *slog.Logger // may be nil
-	// Other is the destination where that is no PostgreSQL target.
-	Other Destination
+	// Other is the destination where that is no PostgreSQL target, and Origin the
+	// source where that is no PostgreSQL server.
+	Other  Destination
+	Origin Origin
+}
+
+// Origin is a source that only somebody else can look at. job is nil where there is no
+// record yet.
+type Origin interface {
+	Check(ctx context.Context, job *record.Job) (problems, warnings []Finding, err error)
 }
 
 // Destination is one that only somebody else can look at.
@@ -114,6 +122,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Other != nil {
 		steps = []func(context.Context) error{c.readRecord, c.checkSource, c.selectTables, c.checkPublication, c.checkSlot,
 			c.checkFailover, c.checkSourceTables, c.checkKeys, c.checkOther}
+	}
+	if o.Origin != nil {
+		steps = []func(context.Context) error{c.readRecord, c.checkTarget, c.checkOrigin}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -200,7 +211,12 @@ func (c *checker) connect(ctx context.Context) {
 		}()
 		return ch
 	}
-	source := open(c.Source)
+	source := make(chan result, 1)
+	if c.Origin == nil {
+		source = open(c.Source)
+	} else {
+		source <- result{}
+	}
 	target := make(chan result, 1)
 	if c.Other == nil {
 		target = open(c.Target)
@@ -228,6 +244,13 @@ func (c *checker) close() {
 			_ = conn.Close(ctx) // nothing depends on it
 		}
 	}
+}
+
+func (c *checker) checkOrigin(ctx context.Context) error {
+	problems, warnings, err := c.Origin.Check(ctx, c.job)
+	c.report.Problems = append(c.report.Problems, problems...)
+	c.report.Warnings = append(c.report.Warnings, warnings...)
+	return err
 }
 
 func (c *checker) checkOther(ctx context.Context) error {

@@ -31,6 +31,7 @@ type Config struct {
 // Source is where the history comes from.
 type Source struct {
 	Postgres SourcePostgres
+	Kafka    Kafka // what another job has written; of it brokers, prefix, tables and how to connect
 }
 
 // SourcePostgres is a PostgreSQL source.
@@ -176,7 +177,7 @@ const DefaultListen = "127.0.0.1:8642"
 // Default gives the configuration without job and connections.
 func Default() *Config {
 	return &Config{
-		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: StreamingOn, Origin: OriginAny}},
+		Source:   Source{Postgres: SourcePostgres{Failover: true, Streaming: StreamingOn, Origin: OriginAny}, Kafka: defaultKafka()},
 		Snapshot: Snapshot{Mode: ModeConsistent, Parallel: 2, Timeout: 6 * time.Hour},
 		Apply: Apply{
 			MaxBatchRows:  4000,
@@ -203,6 +204,34 @@ func Default() *Config {
 		},
 		HTTP: HTTP{},
 	}
+}
+
+// SetSource takes a connection string of any kind.
+func (c *Config) SetSource(conn string) {
+	if IsKafkaURL(conn) {
+		c.Source.Kafka.URL, c.Source.Postgres.URL = Literal(conn), Secret{}
+		return
+	}
+	c.Source.Postgres.URL = Literal(conn)
+	c.Source.Kafka = defaultKafka()
+}
+
+// SetTables takes table patterns for the source, of whichever kind it is.
+func (c *Config) SetTables(patterns []string) {
+	c.Source.Postgres.Tables, c.Source.Kafka.Tables = nil, nil
+	if c.Source.Kafka.Set() {
+		c.Source.Kafka.Tables = patterns
+		return
+	}
+	c.Source.Postgres.Tables = patterns
+}
+
+// Tables are the source's table patterns, and the path of their key.
+func (c *Config) Tables() (path string, patterns []string) {
+	if c.Source.Kafka.Set() {
+		return "source.kafka.tables", c.Source.Kafka.Tables
+	}
+	return "source.postgres.tables", c.Source.Postgres.Tables
 }
 
 // SetDestination takes a connection string of any kind.

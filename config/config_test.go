@@ -117,10 +117,10 @@ func TestEveryKey(t *testing.T) {
 	}
 	want := &Config{
 		Job: "shop",
-		Source: Source{SourcePostgres{
+		Source: Source{Postgres: SourcePostgres{
 			URL: Template("postgres://app@127.0.0.1/shop"), Tables: []string{"public.*", "!public.audit"},
 			Slot: "my_slot", Publication: "My publication", Failover: false, Streaming: "off", TwoPhase: true, Origin: "none",
-		}},
+		}, Kafka: defaultKafka()},
 		Keys:        map[string][]string{"public.events": {"tenant", "id"}, `"Odd".t`: {`"K"`}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
 		Apply:       Apply{1, 50, 2 * mib, false, "delete"},
@@ -141,8 +141,8 @@ func TestEveryKey(t *testing.T) {
 		t.Error(c.Slot(), c.Publication())
 	}
 	for path := range fieldsOf(Default()) {
-		if strings.HasPrefix(path, "destination.kafka.") {
-			continue // of the other destination
+		if strings.HasPrefix(path, "destination.kafka.") || strings.HasPrefix(path, "source.kafka.") {
+			continue // of the other ends
 		}
 		key := path[strings.LastIndexByte(path, '.')+1:] + ":"
 		if !strings.Contains(full, key) {
@@ -180,7 +180,7 @@ func TestEveryKeyOfKafka(t *testing.T) {
 		t.Fatal(r)
 	}
 	want := Kafka{Brokers: []string{"a:9092", "b:9092"}, Prefix: "shop", Layout: "tables", Format: "avro", Partitions: 6, Replication: 3,
-		Retention: 720 * time.Hour, Compact: true, Decimal: "bytes", Toast: "omit", Types: TypesDebezium, Topics: map[string]string{"public.orders": "shop.orders"},
+		Retention: 720 * time.Hour, Compact: true, Decimal: "bytes", Toast: "omit", Types: TypesDebezium, Consistency: "transaction", Topics: map[string]string{"public.orders": "shop.orders"},
 		TLS: KafkaTLS{true, "/ca", "/cert", "/key", "broker"}, SASL: KafkaSASL{"SCRAM-SHA-256", "me", Template("${KAFKA_PW}")}, Registry: KafkaRegistry{"https://registry", "r", Template("q")}}
 	if diff := cmp.Diff(want, c.Destination.Kafka, cmp.AllowUnexported(Secret{})); diff != "" {
 		t.Error(diff)
@@ -245,7 +245,8 @@ func TestProblems(t *testing.T) {
 		{"keys: {public.events: [a.b]}", `keys: public.events: column "a.b": want the name of one column`},
 		{"keys: {public.events: [id, ID]}", `keys: public.events: column "ID" is named twice`},
 		{"keys: {public.events: [id], PUBLIC.events: [id]}", "keys: public.events: the table is named twice"},
-		{"source: {kafka: {brokers: []}}", "source.kafka: not available in this version"},
+		{"source: {kafka: {consistency: key}}", "source.kafka.consistency: want transaction"},
+		{"source: {kafka: {format: json}}", "source.kafka.format: unknown key"},
 		{"destination: {stdout: {format: json}}", "destination.stdout: not available in this version"},
 		{"snapshot: {mode: incremental}", ""},
 		{"resources: {spool: {dir: relative, limit: 1MiB}}", "resources.spool.dir: want an absolute path\nresources.spool.limit: 1MiB is out of range, want 16MiB to 1024TiB"},
@@ -300,7 +301,7 @@ func TestProblems(t *testing.T) {
 func TestAllProblemsAtOnce(t *testing.T) {
 	c, p := Parse([]byte(`
 job: Shop
-source: {postgres: {url: "postgres://a:geheim@db.example/x?sslmode=disable", tables: [x]}, kafka: {}}
+source: {postgres: {url: "postgres://a:geheim@db.example/x?sslmode=disable", tables: [x]}, kafka: {topics: {}}}
 destination: {postgres: {url: "${NOT_SET}", schema: none}}
 snapshot: {mode: all, parallels: 1}
 resources: {max_message: 64MiB, buffer_size: 1KiB}
@@ -308,7 +309,7 @@ http: {actions: 2}
 `))
 	want := []string{
 		"destination.postgres.schema", "destination.postgres.url", "http.actions", "job", "resources.buffer_size",
-		"resources.memory_budget", "snapshot.mode", "snapshot.parallels", "source.kafka", "source.postgres.tables", "source.postgres.url",
+		"resources.memory_budget", "snapshot.mode", "snapshot.parallels", "source.kafka.topics", "source.postgres.tables", "source.postgres.url",
 	}
 	var got []string
 	all := p.Plus(c.Validate(checks))
@@ -360,8 +361,27 @@ func TestOtherDestinations(t *testing.T) {
 			t.Errorf("%q: %s", url, got)
 		}
 	}
-	c, p := FromURLs("kafka://h/p", "host=/b", "x", nil)
-	if got := report(c, p); got != "source.kafka: not available in this version" {
+}
+
+func TestKafkaSource(t *testing.T) {
+	for url, want := range map[string]string{
+		"kafka://h:9092/Shop-1": "",
+		"kafka://u:p@h:9092,i:9092/Shop-1?mechanism=PLAIN&tls=true": "",
+		"kafka://h:9092/Shop-1?format=json":                         "source.kafka.url: \"format\": unknown behind the ?",
+		"kafka://h:9092/Shop-1?consistency=key":                     "source.kafka.url: consistency: want transaction",
+	} {
+		c, p := FromURLs(url, "host=/b", "", []string{"public.*"})
+		if got := report(c, p); got != want {
+			t.Errorf("%q: %s", url, got)
+		}
+		if _, tables := c.Tables(); c.Job != "shop_1" || len(tables) != 1 {
+			t.Errorf("%q: job %q, tables %q", url, c.Job, tables)
+		}
+	}
+	c, p := Parse([]byte("job: x\nsource: {kafka: {brokers: ['h:9092'], prefix: p, tables: [public.a]}, postgres: {url: 'host=/a'}}\n" +
+		"destination: {kafka: {brokers: ['h:9092'], prefix: q}}\nsnapshot: {mode: none}"))
+	if got := report(c, p); !strings.Contains(got, "source: both postgres and kafka") || !strings.Contains(got, "destination.kafka: not available") ||
+		!strings.Contains(got, "snapshot.mode: has no meaning") {
 		t.Error(got)
 	}
 }

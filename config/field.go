@@ -14,7 +14,6 @@ import (
 // upon. What is below them is not looked at.
 var unavailable = map[string]bool{
 	"mask":               true,
-	"source.kafka":       true,
 	"destination.stdout": true,
 }
 
@@ -88,6 +87,7 @@ func fieldsOf(c *Config) map[string]field {
 		"hooks.command":               texts(&c.Hooks.Command),
 	}
 	maps.Copy(fields, kafkaFields("destination.kafka", &c.Destination.Kafka))
+	maps.Copy(fields, kafkaSourceFields("source.kafka", &c.Source.Kafka))
 	return fields
 }
 

@@ -33,6 +33,10 @@ type Kafka struct {
 	Types       string            // TypesExact or TypesDebezium
 	Topics      map[string]string // table -> topic
 
+	// Of a source only.
+	Tables      []string // patterns; none: all tables of the prefix
+	Consistency string   // ConsistencyTransaction
+
 	TLS      KafkaTLS
 	SASL     KafkaSASL
 	Registry KafkaRegistry
@@ -69,6 +73,10 @@ const (
 	TypesDebezium = "debezium"
 )
 
+// ConsistencyTransaction is the value of source.kafka.consistency that this
+// version has: whole source transactions, in the order of their commits.
+const ConsistencyTransaction = "transaction"
+
 // IsKafkaURL tells whether a connection string is one of Kafka.
 func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
 
@@ -76,22 +84,13 @@ func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
 func (k *Kafka) Set() bool { return !k.URL.Empty() || len(k.Brokers) > 0 || k.Prefix != "" }
 
 func defaultKafka() Kafka {
-	return Kafka{Layout: LayoutTables, Format: "json", Partitions: 1, Decimal: "string", Toast: "placeholder", Types: TypesExact}
+	return Kafka{Layout: LayoutTables, Format: "json", Partitions: 1, Decimal: "string", Toast: "placeholder", Types: TypesExact,
+		Consistency: ConsistencyTransaction}
 }
 
-// kafkaFields are the keys below path.
+// kafkaFields are the keys below the path of a destination.
 func kafkaFields(path string, k *Kafka) map[string]field {
 	fields := map[string]field{
-		"brokers":           texts(&k.Brokers),
-		"prefix":            text(&k.Prefix),
-		"tls.enable":        boolean(&k.TLS.Enable),
-		"tls.ca":            text(&k.TLS.CA),
-		"tls.cert":          text(&k.TLS.Cert),
-		"tls.key":           text(&k.TLS.Key),
-		"tls.server_name":   text(&k.TLS.ServerName),
-		"sasl.mechanism":    choice(&k.SASL.Mechanism, []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}),
-		"sasl.user":         text(&k.SASL.User),
-		"sasl.password":     secret(&k.SASL.Password),
 		"format":            choice(&k.Format, []string{"json", "json-inline", "json-schema", "avro", "flat", "keys"}),
 		"decimal":           choice(&k.Decimal, []string{"string", "bytes"}),
 		"toast":             choice(&k.Toast, []string{"placeholder", "omit"}),
@@ -106,6 +105,36 @@ func kafkaFields(path string, k *Kafka) map[string]field {
 		"compact":           boolean(&k.Compact),
 		"topics":            names(&k.Topics),
 	}
+	maps.Copy(fields, connectFields(k))
+	return below(path, fields)
+}
+
+// kafkaSourceFields are the keys below the path of a source: what records look
+// like is written beside them.
+func kafkaSourceFields(path string, k *Kafka) map[string]field {
+	fields := connectFields(k)
+	fields["tables"] = texts(&k.Tables)
+	fields["consistency"] = choice(&k.Consistency, []string{ConsistencyTransaction})
+	return below(path, fields)
+}
+
+// connectFields are the keys that say where a cluster is and how to reach it.
+func connectFields(k *Kafka) map[string]field {
+	return map[string]field{
+		"brokers":         texts(&k.Brokers),
+		"prefix":          text(&k.Prefix),
+		"tls.enable":      boolean(&k.TLS.Enable),
+		"tls.ca":          text(&k.TLS.CA),
+		"tls.cert":        text(&k.TLS.Cert),
+		"tls.key":         text(&k.TLS.Key),
+		"tls.server_name": text(&k.TLS.ServerName),
+		"sasl.mechanism":  choice(&k.SASL.Mechanism, []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}),
+		"sasl.user":       text(&k.SASL.User),
+		"sasl.password":   secret(&k.SASL.Password),
+	}
+}
+
+func below(path string, fields map[string]field) map[string]field {
 	all := make(map[string]field, len(fields))
 	for key, f := range fields {
 		all[path+"."+key] = f
@@ -150,7 +179,7 @@ func names(to *map[string]string) field {
 
 // resolve reads the URL into the other members, once. Its errors quote
 // nothing of it.
-func (k *Kafka) resolve() error {
+func (k *Kafka) resolve(fields map[string]field) error {
 	conn, err := k.URL.Get()
 	if err != nil || conn == "" {
 		return err
@@ -181,11 +210,10 @@ func (k *Kafka) resolve() error {
 	if err != nil {
 		return errors.New("the part behind ? is malformed")
 	}
-	return k.resolveQuery(values)
+	return resolveQuery(values, fields)
 }
 
-func (k *Kafka) resolveQuery(values url.Values) error {
-	fields := kafkaFields("", k)
+func resolveQuery(values url.Values, fields map[string]field) error {
 	short := map[string]string{"tls": ".tls.enable", "ca": ".tls.ca", "cert": ".tls.cert", "key": ".tls.key", "mechanism": ".sasl.mechanism"}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		name := "." + key
@@ -193,7 +221,7 @@ func (k *Kafka) resolveQuery(values url.Values) error {
 			name = s
 		}
 		f, ok := fields[name]
-		if !ok || name == ".brokers" || name == ".topics" || name == ".prefix" {
+		if !ok || name == ".brokers" || name == ".topics" || name == ".prefix" || name == ".tables" {
 			return fmt.Errorf("%s: unknown behind the ?", strconv.Quote(key))
 		}
 		if err := f.set(values.Get(key)); err != nil {
@@ -201,6 +229,25 @@ func (k *Kafka) resolveQuery(values url.Values) error {
 		}
 	}
 	return nil
+}
+
+// validateSource looks at the one end that is configured.
+func (c *Config) validateSource(p *Problems, checks Checks) {
+	k := &c.Source.Kafka
+	if !k.Set() {
+		c.validateConn(p, checks, "source", "source.postgres.url", c.Source.Postgres.URL)
+		return
+	}
+	if !c.Source.Postgres.URL.Empty() {
+		p.add("source", "both postgres and kafka are given, want one")
+	}
+	if c.Destination.Kafka.Set() {
+		p.add("destination.kafka", "not available in this version behind a Kafka source: want postgres")
+	}
+	if c.Snapshot.Mode != ModeConsistent {
+		p.add("snapshot.mode", "has no meaning with a Kafka source: the rows are in the topics")
+	}
+	c.validateKafka(p, checks, "source", k, kafkaSourceFields("", k))
 }
 
 // validateDestination looks at the one end that is configured.
@@ -216,7 +263,7 @@ func (c *Config) validateDestination(p *Problems, checks Checks) {
 	if c.Snapshot.Mode == ModeIncremental {
 		p.add("snapshot.mode", "%s is not available in this version for Kafka", ModeIncremental)
 	}
-	c.validateKafka(p, checks, "destination", k)
+	c.validateKafka(p, checks, "destination", k, kafkaFields("", k))
 	between(p, "destination.kafka.partitions", k.Partitions, 1, 10_000)
 	if registry := k.Format == "json-schema" || k.Format == "avro"; registry != (k.Registry.URL != "") {
 		p.add("destination.kafka.registry", "format %s and a registry's URL don't go together", k.Format)
@@ -245,9 +292,9 @@ func (k *Kafka) validateStream(p *Problems) {
 	}
 }
 
-func (c *Config) validateKafka(p *Problems, checks Checks, peer millrace.Peer, k *Kafka) {
+func (c *Config) validateKafka(p *Problems, checks Checks, peer millrace.Peer, k *Kafka, fields map[string]field) {
 	path := string(peer) + ".kafka"
-	if err := k.resolve(); err != nil {
+	if err := k.resolve(fields); err != nil {
 		p.add(path+".url", "%v", err)
 		return
 	}

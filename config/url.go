@@ -11,12 +11,12 @@ import (
 func FromURLs(from, to, job string, tables []string) (*Config, Problems) {
 	var p Problems
 	c := Default()
-	c.Source.Postgres.URL = Literal(from)
-	c.Source.Postgres.Tables = tables
+	c.SetSource(from)
+	c.SetTables(tables)
 	c.SetDestination(to)
 	c.Job = job
 	if c.Job == "" && from != "" {
-		c.Job = CleanJob(databaseOf(from))
+		c.Job = CleanJob(databaseOf(from)) // of a Kafka URL that is the prefix
 		if c.Job == "" {
 			p.add("job", "the source names no database; give a job name with --job")
 		}

@@ -39,11 +39,12 @@ const minMemory = 48 * mib
 func (c *Config) Validate(checks Checks) Problems {
 	var p Problems
 	c.validateJob(&p)
-	c.validateConn(&p, checks, millrace.PeerSource, "source.postgres.url", c.Source.Postgres.URL)
+	c.validateSource(&p, checks)
 	c.validateDestination(&p, checks)
 	if checks.Patterns != nil {
-		for _, err := range checks.Patterns(c.Source.Postgres.Tables) {
-			p.add("source.postgres.tables", "%v", err)
+		path, patterns := c.Tables()
+		for _, err := range checks.Patterns(patterns) {
+			p.add(path, "%v", err)
 		}
 	}
 	if checks.Keys != nil {

@@ -106,11 +106,22 @@ func options(t *testing.T, e *kafka.Endpoint) kafka.Options {
 	return kafka.Options{Endpoint: e, Encoder: plainFormat{}, Spool: s, Log: slog.New(slog.DiscardHandler)}
 }
 
-// loaded records a job whose first load is complete, with no rows.
+// loaded records a job whose first load is complete, with no rows; reload does it
+// once more.
 func loaded(t *testing.T, o kafka.Options, rels ...*millrace.Relation) {
 	t.Helper()
+	load(t, o, 0, rels)
+}
+
+func reload(t *testing.T, o kafka.Options, rels ...*millrace.Relation) {
+	t.Helper()
+	load(t, o, 1, rels)
+}
+
+func load(t *testing.T, o kafka.Options, former int64, rels []*millrace.Relation) {
+	t.Helper()
 	ctx := deadline(t)
-	job := &record.Job{Name: "job", State: record.Bootstrapping, SystemID: history.System, Timeline: 1, Slot: "s", Mode: "none"}
+	job := &record.Job{Generation: former, Name: "job", State: record.Bootstrapping, SystemID: history.System, Timeline: 1, Slot: "s", Mode: "none"}
 	for _, rel := range rels {
 		job.Tables = append(job.Tables, record.Table{OID: rel.OID, Name: rel.Name})
 	}

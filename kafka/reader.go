@@ -22,6 +22,10 @@ type ReaderOptions struct {
 	// Cursor is where to go on: that of the last transaction that was used. Nil is
 	// the beginning.
 	Cursor []byte
+	// History is the one whose transactions are wanted: earlier generations of it
+	// are passed over, a later one or another system is an error. Nil takes
+	// whatever comes.
+	History *millrace.History
 	// Match selects tables; nil selects all.
 	Match func(millrace.TableName) bool
 	// PartBytes is how much of a transaction comes at a time, in bytes of
@@ -31,8 +35,8 @@ type ReaderOptions struct {
 	// together; 0 means 8 MiB. A partition whose next record is needed may
 	// overrun it by one fetch.
 	MaxHeld int64
-	// Described is called with each version of a table, before the first change
-	// of it; nil: nobody is told.
+	// Described is called with each version of a table that comes behind the
+	// cursor, before the first change of it; nil: nobody is told.
 	Described func(context.Context, *krecord.TableVersion) error
 	Log       *slog.Logger // nil: none
 }
@@ -45,11 +49,18 @@ type ReaderOptions struct {
 // A record of a transaction is known to be missing only when its partition was
 // read, read_committed, up to a high watermark that was taken after END was
 // read: commit markers reach partitions one by one.
+//
+// After an error a Reader gives nothing more: another one goes on from the cursor
+// of the last transaction that was used.
 type Reader struct {
-	opt ReaderOptions
-	log *slog.Logger
-	cl  *kgo.Client
-	f   *fetcher
+	opt    ReaderOptions
+	log    *slog.Logger
+	cl     *kgo.Client
+	f      *fetcher
+	failed error
+	slabs  slabs
+	// old says that what is being read of the schema topic was there before.
+	old bool
 
 	topics map[string]*topic
 	parts  map[slot]*partition
@@ -84,7 +95,9 @@ type partition struct {
 // taking is what one partition has of the transaction that is collected.
 type taking struct {
 	p     *partition
-	left  int // records that are still to come
+	left  int         // records that are still to come
+	head  *kgo.Record // the next of them, if it was looked at
+	seq   uint64      // of head
 	until int64
 	sure  bool // until is what ListOffsets said
 	pages int  // of the partition, when END was read
@@ -162,6 +175,8 @@ func (r *Reader) readVersions(ctx context.Context) error {
 	if p.used == 0 {
 		return nil
 	}
+	r.old = true
+	defer func() { r.old = false }()
 	_, err := r.f.readAll(ctx, p.topic, p.first, func(page) int64 { return p.used }, func(rec *kgo.Record) error {
 		if rec.Offset < p.used && rec.Value != nil {
 			return r.take(ctx, rec)
@@ -180,15 +195,10 @@ func (r *Reader) take(ctx context.Context, rec *kgo.Record) error {
 	}
 	t := &tableReader{version: v, skip: r.opt.Match != nil && !r.opt.Match(v.Name())}
 	if !t.skip {
-		rel, key, o, err := v.Relation()
-		if err == nil {
-			t.decoder, err = krecord.NewDecoder(o, rel, key)
+		if t.decoder, err = newTableReader(v); err != nil {
+			return unreadable(r.opt.Endpoint, v, err)
 		}
-		if err != nil {
-			return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, Table: v.Name(), Err: err,
-				Hint: "write the topics with format: json, json-inline, json-schema or avro, which hold whole rows, or exclude the table"}
-		}
-		if r.opt.Described != nil {
+		if r.opt.Described != nil && !r.old {
 			if err := r.opt.Described(ctx, v); err != nil {
 				return err
 			}
@@ -198,40 +208,103 @@ func (r *Reader) take(ctx context.Context, rec *kgo.Record) error {
 	return nil
 }
 
-// Next gives the next transaction, or the next part of a large one. The caller
-// releases it before it asks for another if it wants the memory used again.
-func (r *Reader) Next(ctx context.Context) (*millrace.Txn, error) {
-	t, err := r.next(ctx)
-	return t, r.opt.Endpoint.wrap("read Kafka", err)
+func newTableReader(v *krecord.TableVersion) (*krecord.Decoder, error) {
+	rel, key, o, err := v.Relation()
+	if err != nil {
+		return nil, err
+	}
+	return krecord.NewDecoder(o, rel, key)
 }
 
-func (r *Reader) next(ctx context.Context) (*millrace.Txn, error) {
-	if r.stream != nil {
-		return r.nextPart(ctx)
-	}
-	for r.end == nil {
-		if err := r.nextEnd(ctx); err != nil {
+func unreadable(e *Endpoint, v *krecord.TableVersion, err error) error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: e.Peer, Table: v.Name(), Err: err,
+		Hint: "write the topics with format: json, json-inline, json-schema or avro, which hold whole rows, or exclude the table"}
+}
+
+// Next gives the next transaction, or the next part of a large one. The caller
+// releases it once it is done with it.
+func (r *Reader) Next(ctx context.Context) (*millrace.Txn, error) {
+	for {
+		t, err := r.ready(ctx)
+		if t != nil || err != nil {
+			return t, err
+		}
+		if err := r.await(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return r.collect(ctx)
+}
+
+// ready is Next, but gives nil once nothing that was fetched is left of the
+// transaction topic.
+func (r *Reader) ready(ctx context.Context) (*millrace.Txn, error) {
+	if r.failed != nil {
+		return nil, r.failed
+	}
+	if r.stream != nil {
+		t, err := r.nextPart(ctx)
+		return t, r.fail(err)
+	}
+	for r.end == nil {
+		if r.Waiting() {
+			return nil, nil
+		}
+		if err := r.nextEnd(ctx); err != nil {
+			return nil, r.fail(err)
+		}
+	}
+	t, err := r.collect(ctx)
+	return t, r.fail(err)
+}
+
+// await fetches more of the transaction topic. It returns after a while even if
+// nothing has come.
+func (r *Reader) await(ctx context.Context) error {
+	if r.failed != nil {
+		return r.failed
+	}
+	return r.fail(r.poll(ctx, r.order()))
+}
+
+// fail remembers an error: records that were taken for a transaction that did not
+// come about are gone.
+func (r *Reader) fail(err error) error {
+	if err != nil {
+		r.failed = r.opt.Endpoint.wrap("read Kafka", err)
+	}
+	return r.failed
+}
+
+// order is the partition that has the order of transactions.
+func (r *Reader) order() *partition {
+	return r.parts[slot{r.main(), 0}]
 }
 
 // Waiting tells whether Next would have to wait for something new: nothing that
 // was fetched is left of the transaction topic.
 func (r *Reader) Waiting() bool {
-	return r.end == nil && len(r.parts[slot{r.main(), 0}].queue) == 0
+	return r.end == nil && (r.stream == nil || r.stream.part == 0) && len(r.order().queue) == 0
 }
 
-// nextEnd reads the transaction topic up to the next END.
-func (r *Reader) nextEnd(ctx context.Context) error {
-	p := r.parts[slot{transactionTopic(r.opt.Endpoint.Prefix), 0}]
-	for len(p.queue) == 0 {
-		if err := r.poll(ctx, p); err != nil {
-			return err
-		}
+// reached gives the offset behind all that is in the transaction topic now, and
+// passed tells whether everything before an offset was given out.
+func (r *Reader) reached(ctx context.Context) (int64, error) {
+	p := r.order()
+	all, err := offsets(ctx, r.cl, -1, p.topic)
+	if leaderMoved(err) {
+		return -1, r.fail(r.refresh(ctx, p))
 	}
-	rec := p.pop(r)
+	if err != nil {
+		return -1, r.fail(err)
+	}
+	return all[p.topic][0], nil
+}
+
+func (r *Reader) passed(offset int64) bool { return r.Waiting() && r.order().next >= offset }
+
+// nextEnd takes one record of the transaction topic, which may be an END.
+func (r *Reader) nextEnd(ctx context.Context) error {
+	rec := r.order().pop(r)
 	var status struct {
 		Status string `json:"status"`
 	}
@@ -248,6 +321,9 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 	if err := r.follow(rec); err != nil {
 		return err
 	}
+	if old, err := r.judge(e.Position.Commit); old || err != nil {
+		return err
+	}
 	r.end, r.endTime, r.part, r.seq, r.sources = e, time.UnixMilli(e.TS), 0, 0, r.sources[:0]
 	for _, x := range e.Partitions {
 		p, err := r.partition(ctx, x.Topic, x.Partition)
@@ -259,6 +335,33 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 		r.sources = append(r.sources, &taking{p: p, left: x.Count, until: -1, pages: p.pages})
 	}
 	return nil
+}
+
+// judge holds a transaction's history against the one that is wanted.
+func (r *Reader) judge(at millrace.LSN) (old bool, err error) {
+	want := r.opt.History
+	if want == nil {
+		return false, nil
+	}
+	got := r.history
+	if got.System == want.System && got.Generation <= want.Generation {
+		return got.Generation < want.Generation, nil
+	}
+	return false, otherHistory(r.opt.Endpoint, got, want, at)
+}
+
+// otherHistory is the error of a prefix that goes on with another history.
+func otherHistory(e *Endpoint, got, want *millrace.History, at millrace.LSN) error {
+	m := &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: e.Peer, LSN: at,
+		Hint: "millrace bootstrap --restart-snapshot --yes, of the job that reads, empties its tables and starts over with what the prefix holds now"}
+	if got.System != want.System {
+		m.Err = fmt.Errorf("the prefix holds changes of another database: of system %s, and the job follows %s", got.System, want.System)
+		m.Hint = "point the source at the prefix that the job was loaded from; or start over: " + m.Hint
+		return m
+	}
+	m.Err = fmt.Errorf("the job that writes to the prefix was started over: its records are of generation %d, and the job follows %d",
+		got.Generation, want.Generation)
+	return m
 }
 
 // follow takes note of the history that a transaction belongs to.
@@ -291,24 +394,19 @@ func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
 	if name, ok := strings.CutPrefix(e.ID, "chunk:"); ok {
 		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{Table: r.chunkTable(name)}
 	}
-	mem := &krecord.Memory{}
+	mem := r.slabs.take(t)
 	var pending *millrace.Change // the last change, to which records with the same seq may belong
 	for {
-		rec, err := r.first(ctx)
+		rec, seq, err := r.first(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if rec == nil {
 			break
 		}
-		seq, err := seqOf(rec)
-		if err != nil {
-			return nil, r.malformed(rec, err)
-		}
 		if t.Size >= r.opt.PartBytes && seq != r.seq {
 			r.part++
 			r.putBack(rec)
-			t.Cursor = nil
 			return t, nil
 		}
 		r.seq = seq
@@ -374,49 +472,32 @@ func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change
 	return &t.Changes[len(t.Changes)-1], nil
 }
 
-func seqOf(rec *kgo.Record) (uint64, error) {
-	var seq uint64
-	v := krecord.Header(rec, headerSeq)
-	if len(v) == 0 {
-		return 0, errors.New("header seq is missing")
-	}
-	for _, c := range v {
-		if c < '0' || c > '9' {
-			return 0, errors.New("header seq is malformed")
-		}
-		seq = seq*10 + uint64(c-'0')
-	}
-	return seq, nil
-}
-
 // first takes the record with the lowest seq of those that are left of the
 // transaction; nil when none is. What is needed next of each partition has to be
 // there for that.
-func (r *Reader) first(ctx context.Context) (*kgo.Record, error) {
+func (r *Reader) first(ctx context.Context) (*kgo.Record, uint64, error) {
 	var best *taking
 	var bestSeq uint64
 	for _, s := range r.sources {
 		rec, err := r.head(ctx, s)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if rec == nil {
 			continue
 		}
-		seq, err := seqOf(rec)
-		if err != nil {
-			return nil, r.malformed(rec, err)
-		}
+		seq := s.seq
 		// A description has the seq of the change that it comes before.
 		if best == nil || seq < bestSeq || seq == bestSeq && s.p.topic.name == schemaTopic(r.opt.Endpoint.Prefix) {
 			best, bestSeq = s, seq
 		}
 	}
 	if best == nil {
-		return nil, nil
+		return nil, 0, nil
 	}
 	best.left--
-	return best.p.pop(r), nil
+	best.head = nil
+	return best.p.pop(r), bestSeq, nil
 }
 
 // head gives the next record of the transaction in a partition, or nil if there
@@ -428,13 +509,20 @@ func (r *Reader) head(ctx context.Context, s *taking) (*kgo.Record, error) {
 	for {
 		if len(s.p.queue) > 0 {
 			rec := s.p.queue[0]
+			if rec == s.head {
+				return rec, nil
+			}
 			at, err := r.positionOf(rec)
 			switch {
 			case err != nil:
 				return nil, err
 			case at.commit == r.end.Commit && at.generation == r.history.Generation && at.xid == r.end.XID:
+				s.head, s.seq = rec, at.seq
 				return rec, nil
-			case at.generation < r.history.Generation || at.generation == r.history.Generation && at.commit < r.end.Commit:
+			case at.generation < r.history.Generation:
+				s.p.pop(r) // its END was passed over
+				continue
+			case at.generation == r.history.Generation && at.commit < r.end.Commit:
 				return nil, r.malformed(rec, fmt.Errorf("it belongs to transaction %d:%d, whose END did not name the partition", at.xid, uint64(at.commit)))
 			}
 			return nil, r.missing(s) // it belongs to a later one
@@ -488,7 +576,7 @@ func (r *Reader) missing(s *taking) error {
 		Hint: "the topic was changed by somebody else: start over from a new first load, `millrace bootstrap --restart-snapshot --yes`, at both ends"}
 	if s.p.first > s.p.used {
 		e.Err = fmt.Errorf("history expired: %s [%d] begins at offset %d, and the transaction's records were before", s.p.topic.name, s.p.n, s.p.first)
-		e.Hint = "start over from a new first load at both ends; raise destination.kafka.retention of the job that writes, or read more often"
+		e.Hint = expiredHint
 	}
 	return e
 }

@@ -39,6 +39,7 @@ func (p *partition) pop(r *Reader) *kgo.Record {
 // place is what the headers say of a record.
 type place struct {
 	commit     millrace.LSN
+	seq        uint64
 	xid        uint32
 	generation int64
 }
@@ -48,7 +49,7 @@ func (r *Reader) positionOf(rec *kgo.Record) (place, error) {
 	if err != nil {
 		return place{}, r.malformed(rec, err)
 	}
-	return place{p.Commit, p.XID, p.History.Generation}, nil
+	return place{p.Commit, p.Seq, p.XID, p.History.Generation}, nil
 }
 
 // partition gives a partition, and begins to read it where the cursor or its
@@ -83,6 +84,11 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 	compact, err := r.isCompact(ctx, name)
 	if err != nil {
 		return nil, err
+	}
+	if compact && r.opt.History != nil && name != schemaTopic(r.opt.Endpoint.Prefix) {
+		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
+			Err:  fmt.Errorf("topic %s is compacted, and whole transactions can't be rebuilt from it: not available in this version", name),
+			Hint: "write to a prefix with destination.kafka.compact: false"}
 	}
 	for i := range t.leaders {
 		s := slot{name, int32(i)}
@@ -182,10 +188,19 @@ func (r *Reader) outOfRange(ctx context.Context, p *partition) error {
 		p.next = at
 		return nil
 	}
-	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
-		Err:  fmt.Errorf("history expired: offset %d of %s [%d] is not there any more, it begins at %d", p.next, p.topic.name, p.n, first[p.topic][p.n]),
-		Hint: "start over from a new first load at both ends; raise destination.kafka.retention of the job that writes, or read more often"}
+	p.first = first[p.topic][p.n]
+	return r.expired(p, p.next)
 }
+
+// expired is the error of a partition that has lost what comes next.
+func (r *Reader) expired(p *partition, at int64) error {
+	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
+		Err:  fmt.Errorf("history expired: offset %d of %s [%d] is not there any more, it begins at %d", at, p.topic.name, p.n, p.first),
+		Hint: expiredHint}
+}
+
+const expiredHint = "start over from a new first load at both ends, `millrace bootstrap --restart-snapshot --yes`; " +
+	"raise destination.kafka.retention of the job that writes, or read more often"
 
 // refresh asks for the topic's leaders again, and makes sure that it is still
 // the same topic.
@@ -240,6 +255,13 @@ func (r *Reader) cursor() []byte {
 		}
 	}
 	return b
+}
+
+// drained is the cursor when nothing is left of the transaction topic.
+func (r *Reader) drained() []byte {
+	p := r.order()
+	p.used = p.next
+	return r.cursor()
 }
 
 var errCursor = errors.New("the cursor in the checkpoint is malformed")
@@ -303,6 +325,9 @@ func (r *Reader) resume(ctx context.Context, name string, id [16]byte, at []int6
 	}
 	for i, offset := range at {
 		p := r.parts[slot{name, int32(i)}]
+		if offset < p.first && name == r.main() {
+			return r.expired(p, offset)
+		}
 		if offset < p.first && !p.compact {
 			// Fine as long as nothing was there that is needed: the END that names
 			// the partition tells.

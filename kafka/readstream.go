@@ -68,16 +68,12 @@ func (r *Reader) partMarks(rec *kgo.Record) (m partMarks, err error) {
 	return m, nil
 }
 
-// nextPart gives the next part of a transaction of layout stream.
+// nextPart gives the next part of a transaction of layout stream; nil once nothing is
+// left of what was fetched.
 func (r *Reader) nextPart(ctx context.Context) (*millrace.Txn, error) {
 	s := r.stream
 	p := r.parts[slot{r.main(), 0}]
-	for {
-		for len(p.queue) == 0 {
-			if err := r.poll(ctx, p); err != nil {
-				return nil, err
-			}
-		}
+	for len(p.queue) > 0 {
 		rec := p.queue[0]
 		m, err := r.partMarks(rec)
 		if err != nil {
@@ -102,8 +98,17 @@ func (r *Reader) nextPart(ctx context.Context) (*millrace.Txn, error) {
 		if err := r.follow(rec); err != nil {
 			return nil, err
 		}
-		return r.takePart(ctx, rec, value, m.end)
+		old, err := r.judge(s.place.commit)
+		switch {
+		case err != nil:
+			return nil, err
+		case !old:
+			return r.takePart(ctx, rec, value, m.end)
+		case m.end:
+			s.part = 0
+		}
 	}
+	return nil, nil
 }
 
 // cutOff: the first record that is there is not the beginning of a transaction.
@@ -121,7 +126,7 @@ func (r *Reader) takePart(ctx context.Context, rec *kgo.Record, value []byte, la
 		return nil, r.malformed(rec, err)
 	}
 	t := &millrace.Txn{XID: part.XID, Commit: part.Commit, Time: part.Time, From: r.history, Part: s.given, Last: last}
-	mem := &krecord.Memory{}
+	mem := r.slabs.take(t)
 	var pending *millrace.Change
 	for {
 		more, err := part.Next(&s.element)

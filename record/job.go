@@ -48,9 +48,12 @@ type Job struct {
 	ConsistentFrom        millrace.LSN // 0 until the target is consistent
 	OwnsSlot              bool
 	OwnsPublication       bool
-	Set                   int64     // number of the set of tables; RaiseSet raises it
-	LoadStarted           time.Time // zero: not started
-	CreatedAt, UpdatedAt  time.Time
+	// Follows, if it is not 0, is the generation that Create takes instead of the
+	// next one: that of the records which the source holds.
+	Follows              int64
+	Set                  int64     // number of the set of tables; RaiseSet raises it
+	LoadStarted          time.Time // zero: not started
+	CreatedAt, UpdatedAt time.Time
 }
 
 // Fence gives what a writer must hold to write for the job.
@@ -166,7 +169,8 @@ func Tables(ctx context.Context, q Querier, job string) ([]Table, error) {
 // Create records a new generation of the job, before its slot exists: durably,
 // since a slot whose record is lost holds up the source for ever. It sets Format, Generation and Epoch in j. j.Generation must be the generation that
 // Read gave, 0 for none: what that one left is removed; if another instance was
-// faster, Create fails and changes nothing.
+// faster, Create fails and changes nothing. With Follows a generation may come
+// again: the caller has ended the former writers (Seize), which it would not fence.
 func Create(ctx context.Context, db DB, j *Job) error {
 	const op = "record the job"
 	if j.PageSize == 0 {
@@ -189,6 +193,9 @@ func Create(ctx context.Context, db DB, j *Job) error {
 		ON CONFLICT (job) DO UPDATE SET last = g.last + 1 RETURNING last`, j.Name).Scan(&generation)
 	if err != nil {
 		return wrap(op, err)
+	}
+	if j.Follows != 0 {
+		generation = j.Follows
 	}
 	var previous int64
 	err = tx.QueryRow(ctx, `SELECT generation, epoch FROM millrace.job_state WHERE job = $1`, j.Name).
@@ -225,6 +232,11 @@ func Create(ctx context.Context, db DB, j *Job) error {
 	}
 	j.Format, j.Generation, j.Epoch, j.CreatedAt, j.UpdatedAt = Format, generation, epoch+1, now, now
 	return nil
+}
+
+// AddTable records one more table.
+func AddTable(ctx context.Context, db DB, job string, t Table) error {
+	return wrap("record table "+t.Name.String(), insertTables(ctx, db, job, []Table{t}))
 }
 
 func insertTables(ctx context.Context, db DB, job string, tables []Table) error {

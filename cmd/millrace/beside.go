@@ -39,7 +39,7 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 			stop(err)
 		case err == nil && r.flags.untilLoaded:
 			stop(errLoaded)
-		case err == nil:
+		case err == nil && e.from == nil:
 			r.addKeys(running, e)
 		}
 	}()
@@ -65,7 +65,11 @@ func (r *runner) complete(ctx context.Context, e *engine) error {
 		return err
 	}
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
-	if err := r.retry(ctx, func() error { return bootstrap.Finish(ctx, o, at) }); err != nil {
+	finish := func() error { return bootstrap.Finish(ctx, o, at) }
+	if e.from != nil {
+		finish = func() error { return bootstrap.FinishFromKafka(ctx, o, at, e.from.described()) }
+	}
+	if err := r.retry(ctx, finish); err != nil {
 		return err
 	}
 	if err := r.reread(ctx); err != nil {

@@ -45,8 +45,12 @@ func (s *settings) checkOptions(f *bootstrapFlags) check.Options {
 	if s.kafka != nil {
 		other = kafkaDestination{s}
 	}
+	var origin check.Origin
+	if s.prefix != nil {
+		origin = kafkaOrigin{s}
+	}
 	return check.Options{
-		Other:  other,
+		Other: other, Origin: origin,
 		Source: s.source, Target: s.target, Job: s.Job, Slot: s.Slot(), Publication: s.Publication(), Patterns: s.patterns,
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
@@ -149,11 +153,17 @@ func (s *settings) preflight(ctx context.Context, f *bootstrapFlags) error {
 
 func (s *settings) reachable(ctx context.Context) error {
 	ends := []*session.Endpoint{s.source, s.target}
-	if s.kafka != nil {
+	switch {
+	case s.kafka != nil:
 		if _, _, err := s.readLedger(ctx); err != nil {
 			return err
 		}
 		ends = ends[:1]
+	case s.prefix != nil:
+		if _, err := s.prefix.ReadWritten(ctx); err != nil {
+			return err
+		}
+		ends = ends[1:]
 	}
 	for _, e := range ends {
 		conn, err := e.Connect(ctx, session.Check)

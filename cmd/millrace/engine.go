@@ -19,9 +19,10 @@ import (
 
 // engine is a source, a sink and the relay between them.
 type engine struct {
-	source   *capture.Source
+	source   *capture.Source  // nil if that is from
 	backfill *backfill.Source // around it
-	sink     *apply.Sink      // nil if that is kafka
+	from     *unbottled
+	sink     *apply.Sink // nil if that is kafka
 	kafka    *kafka.Sink
 	relay    *relay.Relay
 	spool    *spool.Spool  // nil if nothing is spooled
@@ -30,6 +31,9 @@ type engine struct {
 }
 
 func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
+	if r.prefix != nil {
+		return r.unbottle(), nil
+	}
 	e := &engine{loaded: make(chan struct{}, 1)}
 	if r.Source.Postgres.Streaming != config.StreamingOff || r.kafka != nil {
 		s, err := spool.Open(spool.Options{Dir: r.Resources.Spool.Dir, Job: r.Job, Limit: int64(r.Resources.Spool.Limit)})
@@ -61,13 +65,7 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		e.relay = relay.New(o)
 		return e, nil
 	}
-	e.sink = apply.New(apply.Options{
-		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
-		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
-		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
-		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
-		TwoPhase: r.Source.Postgres.TwoPhase, OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
-	})
+	e.sink = apply.New(r.applyOptions())
 	e.backfill = backfill.New(backfill.Options{
 		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate), Keys: r.keys,
 		Staging: func(oid uint32) millrace.TableName { return record.StagingTable(r.Job, oid) },
@@ -96,6 +94,17 @@ func (e *engine) ahead(r *runner) func(context.Context, uint32) (millrace.Ahead,
 	return func(ctx context.Context, xid uint32) (millrace.Ahead, error) { return e.sink.Ahead(ctx, xid) }
 }
 
+// applyOptions are those of a PostgreSQL target.
+func (r *runner) applyOptions() apply.Options {
+	return apply.Options{
+		Endpoint: r.target, Job: r.Job, Instance: r.keeper.instance(), Group: r.Apply.Group,
+		MaxBatchRows: r.Apply.MaxBatchRows, MaxBatchBytes: int64(r.Apply.MaxBatchBytes),
+		MaxHeld:          int64(r.Resources.MaxInflight) / 2, // the source queues the other half
+		TruncateAsDelete: r.Apply.Truncate == config.TruncateAsDelete, Log: r.log,
+		TwoPhase: r.Source.Postgres.TwoPhase, OnClaim: func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) },
+	}
+}
+
 // captureSpool is where the source keeps open transactions, if it takes them.
 func (e *engine) captureSpool(r *runner) *spool.Spool {
 	if r.Source.Postgres.Streaming != config.StreamingOff {
@@ -109,6 +118,9 @@ func (e *engine) run(ctx context.Context) error {
 	err := e.relay.Run(ctx)
 	if e.spool != nil {
 		err = errors.Join(err, e.spool.Close())
+	}
+	if e.from != nil {
+		e.from.tables.Close()
 	}
 	return err
 }

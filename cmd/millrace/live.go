@@ -19,7 +19,11 @@ func (r *runner) status() *web.Status {
 	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
 		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
 		Source: r.watch.status(), Alarms: r.governor.list(), Tables: []web.Table{}}
-	if e != nil {
+	switch {
+	case e != nil && e.from != nil:
+		st.Source.CurrentLSN = web.KnownLSN(max(e.from.Position(), r.progress.Held()))
+		st.Lag = r.lag(st.Source.CurrentLSN)
+	case e != nil:
 		// The stream tells of its server's position as well, and what is held
 		// has been there.
 		if at := max(e.source.Stats().Position, r.progress.Held()); st.Source.CurrentLSN != nil && at > *st.Source.CurrentLSN {
@@ -31,7 +35,7 @@ func (r *runner) status() *web.Status {
 	if st.State == "" {
 		st.State = string(record.Preflight)
 	}
-	source, target := r.source.Redacted(), r.destinationServer()
+	source, target := r.sourceServer(), r.destinationServer()
 	st.Source.Server = &source
 	st.Destination.Kind, st.Destination.Server = r.kind(), &target
 	if j == nil {
@@ -41,7 +45,7 @@ func (r *runner) status() *web.Status {
 	if st.Source.SystemID == nil {
 		st.Source.SystemID = &j.SystemID
 	}
-	if st.Source.Timeline == nil && e != nil {
+	if st.Source.Timeline == nil && e != nil && e.source != nil {
 		if line := e.source.Timeline(); line != 0 {
 			st.Source.Timeline = &line
 		}

@@ -85,7 +85,7 @@ func newRunner(a *app, s *settings, f runFlags) *runner {
 // run does the job until ctx ends, and writes how it ended.
 func (r *runner) run(ctx context.Context) error {
 	r.log.Info("started", "job", r.Job, "version", version(), "instance", r.keeper.instance(),
-		"source", r.source.Redacted(), "destination", r.destinationServer())
+		"source", r.sourceServer(), "destination", r.destinationServer())
 	if err := r.serve(); err != nil {
 		return err
 	}
@@ -161,7 +161,11 @@ func (r *runner) work(ctx context.Context) error {
 	}
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { r.watch.run(watchCtx) })
+	if r.prefix != nil {
+		watching.Go(func() { r.watchPrefix(watchCtx) })
+	} else {
+		watching.Go(func() { r.watch.run(watchCtx) })
+	}
 	if r.kafka == nil {
 		watching.Go(func() { r.applies.run(watchCtx) })
 	}
@@ -292,6 +296,9 @@ func (r *runner) unfinished() error {
 
 func (r *runner) remember(j *record.Job, cp millrace.Checkpoint) {
 	if j != nil {
+		if r.prefix != nil {
+			r.watch.know(&catalog.Server{SystemID: j.SystemID, Timeline: j.Timeline, PageSize: j.PageSize, SegmentSize: j.SegmentSize, MaxSlotWALKeep: -1})
+		}
 		r.watch.follows(j.Slot)
 		r.keeper.know(j.Generation, j.Epoch)
 	}
@@ -320,6 +327,9 @@ func (r *runner) reread(ctx context.Context) error {
 // sourcePosition gives the position that the source has now, and makes sure
 // before that its WAL's sizes are known: tokens need them.
 func (r *runner) sourcePosition(ctx context.Context) (millrace.LSN, error) {
+	if r.prefix != nil {
+		return r.prefixPosition(ctx)
+	}
 	conn, err := r.source.Connect(ctx, session.Watch)
 	if err != nil {
 		return 0, err
@@ -381,7 +391,7 @@ func (r *runner) takeOver() {
 // wrong.
 func (r *runner) judge(ctx context.Context, j *record.Job, err error) error {
 	kind := millrace.KindOf(err)
-	if err == nil || kind != millrace.KindPreflight && kind != millrace.KindResync {
+	if err == nil || r.prefix != nil || kind != millrace.KindPreflight && kind != millrace.KindResync {
 		return err
 	}
 	conn, e := r.source.Connect(ctx, session.Watch)

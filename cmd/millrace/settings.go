@@ -24,7 +24,9 @@ type settings struct {
 	*config.Config
 	source, target *session.Endpoint
 	// kafka is the destination, if that is not target.
-	kafka    *kafka.Endpoint
+	kafka *kafka.Endpoint
+	// prefix is the source, if that is not source.
+	prefix   *kafka.Endpoint
 	patterns catalog.Patterns
 	keys     catalog.Keys
 	log      *slog.Logger
@@ -97,14 +99,17 @@ func (a *app) configure(overrides ...override) (*settings, config.Problems, erro
 			return kafkaEndpoint(peer, k, c.Job, safety).Check()
 		},
 	}))
-	patterns, _ := catalog.ParsePatterns(c.Source.Postgres.Tables) // checked above
-	chosen, _ := catalog.ParseKeys(c.Keys)
-	s := &settings{Config: c, patterns: patterns, keys: chosen, log: log, journal: journal, warned: map[check.Finding]bool{}}
+	chosen, _ := catalog.ParseKeys(c.Keys) // checked above
+	s := &settings{Config: c, patterns: parsePatterns(c), keys: chosen, log: log, journal: journal, warned: map[check.Finding]bool{}}
 	s.source = s.endpoint(millrace.PeerSource, c.SourceConn)
 	s.target = s.endpoint(millrace.PeerDestination, c.TargetConn)
 	if k := &c.Destination.Kafka; k.Set() {
 		s.kafka = kafkaEndpoint(millrace.PeerDestination, k, c.Job, c.Safety)
 		s.kafka.Timeout, s.kafka.Log = c.Resources.ConnectionTimeout, log
+	}
+	if k := &c.Source.Kafka; k.Set() {
+		s.prefix = kafkaEndpoint(millrace.PeerSource, k, c.Job, c.Safety)
+		s.prefix.Timeout, s.prefix.Log = c.Resources.ConnectionTimeout, log
 	}
 	if !a.isolated {
 		a.warnOfPasswords(log)
@@ -129,7 +134,7 @@ func (a *app) read() (*config.Config, config.Problems) {
 	}
 	c, problems := config.Load(path)
 	if from != "" {
-		c.Source.Postgres.URL = config.Literal(from)
+		c.SetSource(from)
 	}
 	if to != "" {
 		c.SetDestination(to)
@@ -138,7 +143,7 @@ func (a *app) read() (*config.Config, config.Problems) {
 		c.Job = a.job
 	}
 	if len(a.tables) > 0 {
-		c.Source.Postgres.Tables = a.tables
+		c.SetTables(a.tables)
 	}
 	return c, problems
 }
@@ -198,7 +203,7 @@ func configHint(p config.Problem) string {
 		return "export it for this process (systemd: EnvironmentFile=); a plain ${ is written $${"
 	case strings.Contains(p.Message, "not available in this version"):
 		return "take it out: this version can't do that, and ignores nothing"
-	case p.Path == "source.postgres.tables":
+	case p.Path == "source.postgres.tables", p.Path == "source.kafka.tables":
 		return "patterns are written as for pg_dump -t, with a schema, such as 'public.*' or 'public.\"Odd name\"'"
 	case p.Path == "resources.memory_budget":
 		return "raise it, or lower what has to fit into it"

@@ -90,7 +90,10 @@ func readStatus(ctx context.Context, s *settings) (*web.Status, error) {
 	st := recordStatus(j, cp, rt, alive)
 	st.Destination.Server = known(s.destinationServer())
 	st.Destination.Kind = s.kind()
-	if s.source != nil {
+	switch {
+	case s.prefix != nil:
+		addPrefix(ctx, s, st, j, cp)
+	case s.source != nil:
 		addSource(ctx, s, st, j, cp)
 	}
 	return st, nil
@@ -274,7 +277,7 @@ func statusText(st *web.Status, now time.Time) string {
 		add("heartbeat", fmt.Sprintf("%s (%s ago)", st.HeartbeatAt, span(now.Sub(st.HeartbeatAt.Time))))
 	}
 	add("http", text(st.HTTP, func(s string) string { return s }))
-	if st.LoadStarted != nil {
+	if st.LoadStarted != nil && st.Source.Slot != "" {
 		add("load started", fmt.Sprintf("%s (the source's xmin is held since then)", st.LoadStarted))
 	}
 	add("first load", loadText(st.Load))
@@ -286,8 +289,10 @@ func statusText(st *web.Status, now time.Time) string {
 	add("rates", ratesText(st.Rates))
 	rows = append(rows,
 		[]string{"source", named(st.Source.Server) + fmt.Sprintf("at %s, system %s, timeline %s", unknown(st.Source.CurrentLSN),
-			unknown(st.Source.SystemID), unknown(st.Source.Timeline))},
-		[]string{"slot", slotText(&st.Source)})
+			unknown(st.Source.SystemID), unknown(st.Source.Timeline))})
+	if st.Source.Slot != "" { // a prefix of topics has none
+		rows = append(rows, []string{"slot", slotText(&st.Source)})
+	}
 	add("held by", heldByText(&st.Source))
 	rows = append(rows,
 		[]string{"destination", named(st.Destination.Server) + fmt.Sprintf("holds %s, applied %s, consistent from %s", unknown(st.Destination.AckedLSN),

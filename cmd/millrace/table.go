@@ -56,7 +56,7 @@ var tableChanges = map[string]func(context.Context, *settings, bootstrap.Options
 
 // changeTables does one of them, for the tables that the patterns match.
 func (s *settings) changeTables(ctx context.Context, verb string, patterns catalog.Patterns, f *bootstrapFlags) ([]millrace.TableName, error) {
-	if s.kafka != nil {
+	if s.kafka != nil || s.prefix != nil {
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for Kafka"),
 			Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
 	}

@@ -182,6 +182,11 @@ func (w *waiter) attempt(ctx context.Context) error {
 }
 
 func (w *waiter) askSource(ctx context.Context) error {
+	if w.prefix != nil {
+		at, err := w.prefixPosition(ctx)
+		w.token.LSN, w.at = at, at
+		return err
+	}
 	conn, err := w.source.Connect(ctx, session.Watch)
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ type Options struct {
 	SourceKeys           string   // more keys of source.postgres, such as "streaming: on"
 	Extra                string   // more lines of YAML
 	Kafka                string   // what stands below destination.kafka, in braces; Target may be nil then
+	From                 string   // what stands below source.kafka, in braces; Source is where tokens come from then
 }
 
 // Job is one job of the program: its configuration and its latest process.
@@ -113,7 +114,11 @@ func (o Options) yaml() string {
 	if keys != "" {
 		keys = ", " + keys
 	}
-	fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s%s}\n", quote(source), quote(tables), keys)
+	if o.From != "" {
+		fmt.Fprintf(&b, "source:\n  kafka: %s\n", o.From)
+	} else {
+		fmt.Fprintf(&b, "source:\n  postgres: {url: %s, tables: %s%s}\n", quote(source), quote(tables), keys)
+	}
 	if o.Kafka != "" {
 		fmt.Fprintf(&b, "destination:\n  kafka: %s\n", o.Kafka)
 	} else {

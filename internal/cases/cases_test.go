@@ -32,6 +32,8 @@ const (
 	early way = "early"
 	// incremental is snapshot, read in chunks beside the stream.
 	incremental way = "incremental"
+	// kafka is stream, through Kafka.
+	kafka way = "kafka"
 )
 
 type pair struct{ from, to int }
@@ -45,9 +47,9 @@ func native() bool { return os.Getenv("MILLRACE_CASES_NATIVE") != "" }
 
 func ways() []way {
 	if full() {
-		return []way{stream, snapshot, during, early, incremental}
+		return []way{stream, snapshot, during, early, incremental, kafka}
 	}
-	return []way{stream, snapshot, early, incremental}
+	return []way{stream, snapshot, early, incremental, kafka}
 }
 
 // runs tells whether the case is run this way: in the short form only those
@@ -59,11 +61,17 @@ func (c *caseFile) runs(w way) bool {
 		return true
 	case w == early:
 		return c.name >= "067" && c.name < "094"
+	case w == kafka:
+		return slices.Contains(throughKafka, c.name[:3])
 	case w == incremental:
 		return c.name >= "036" && c.name < "067" || c.name >= "100"
 	}
 	return true
 }
+
+// throughKafka are the cases of the short form: kinds of values, keys and transactions
+// that records and descriptions have to carry.
+var throughKafka = []string{"020", "025", "040", "043", "050", "072", "092", "099"}
 
 func pairs() []pair {
 	if full() {
@@ -99,6 +107,7 @@ type run struct {
 	major          int // of the source
 	source, target *rig.DB
 	extra          string // of the configuration
+	throughKafka   bool
 	job            job
 }
 
@@ -130,6 +139,9 @@ func newRun(t *testing.T, c *caseFile, w way, p pair) *run {
 	}
 	if w == incremental {
 		r.way, r.extra = snapshot, "snapshot: {mode: incremental}\n"
+	}
+	if w == kafka {
+		r.way, r.throughKafka = stream, true
 	}
 	r.source.Script(t, fmt.Sprintf("CREATE PUBLICATION millrace_%s FOR ALL TABLES", r.source.Name))
 	return r
@@ -192,6 +204,9 @@ func (r *run) newJob(t *testing.T, existing bool) job {
 	t.Helper()
 	if native() {
 		return newSubscription(t, r.source, r.target)
+	}
+	if r.throughKafka {
+		return newUnbottling(t, r, existing)
 	}
 	j := blackbox.NewJob(t, blackbox.Options{Name: r.source.Name, Source: r.source, Target: r.target, Existing: existing, Extra: r.extra})
 	return program{j}

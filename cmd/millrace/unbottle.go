@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/apply"
+	"github.com/millrace/millrace/bootstrap"
+	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/check"
+	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/kafka"
+	krecord "github.com/millrace/millrace/kafka/record"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/relay"
+	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/web"
+)
+
+// unbottled is what an engine has whose source is a prefix of topics.
+type unbottled struct {
+	*kafka.Source
+	tables *bootstrap.Unbottled
+
+	mu       sync.Mutex
+	versions []*krecord.TableVersion // when all rows of the first load had come
+}
+
+// whole takes note of the tables' descriptions, which their foreign keys are made of.
+func (u *unbottled) whole(versions []*krecord.TableVersion) {
+	u.mu.Lock()
+	u.versions = versions
+	u.mu.Unlock()
+}
+
+func (u *unbottled) described() []*krecord.TableVersion {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.versions
+}
+
+// unbottle makes the engine of a job whose source is a prefix of topics.
+func (r *runner) unbottle() *engine {
+	e := &engine{loaded: make(chan struct{}, 1)}
+	loads := func() bool { return !r.loaded() }
+	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
+	u := &unbottled{tables: bootstrap.NewUnbottled(o, loads)}
+	u.Source = kafka.NewSource(kafka.SourceOptions{
+		Endpoint: r.prefix, Match: r.patterns.Match, Lock: r.lockSource, Loads: loads, Log: r.log,
+		MaxHeld: int64(r.Resources.MaxInflight) / 2,
+		Described: func(ctx context.Context, v *krecord.TableVersion) error {
+			if err := u.tables.Described(ctx, v); err != nil {
+				return err
+			}
+			r.joined(ctx, v.OID)
+			return nil
+		},
+		OnWhole: func(versions []*krecord.TableVersion) {
+			u.whole(versions)
+			e.tellLoaded()
+		},
+	})
+	e.from = u
+	e.sink = apply.New(r.applyOptions())
+	ro := r.relayOptions()
+	ro.Source, ro.Sink = u, e.sink
+	e.relay = relay.New(ro)
+	return e
+}
+
+// joined takes over what the record says of a table that is new to the job.
+func (r *runner) joined(ctx context.Context, oid uint32) {
+	r.mu.Lock()
+	j := r.record
+	r.mu.Unlock()
+	for i := range j.Tables {
+		if j.Tables[i].OID == oid {
+			return
+		}
+	}
+	j, _, err := r.readLedger(ctx)
+	if err != nil || j == nil {
+		return // it is shown a little later
+	}
+	r.mu.Lock()
+	r.record = j
+	r.mu.Unlock()
+}
+
+// lockSource keeps other instances of the job from reading: topics know no owner, so
+// a lock at the destination stands for it. What is written is fenced there as well.
+func (r *runner) lockSource(ctx context.Context) (func(), error) {
+	conn, err := r.target.Connect(ctx, session.Watch)
+	if err != nil {
+		return nil, err
+	}
+	var locked bool
+	err = conn.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1, 0))`, "millrace:"+r.Job+":source").Scan(&locked)
+	release := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		conn.Close(ctx)
+	}
+	if err == nil && !locked {
+		err = &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: millrace.PeerSource, Condition: relay.WaitingForSlot,
+			Err: errors.New("another instance reads for the job"), Hint: "stop it, or wait behind it with run --standby"}
+	}
+	if err != nil {
+		release()
+		return nil, session.Wrap("lock the source", millrace.PeerDestination, err)
+	}
+	return release, nil
+}
+
+// watchPrefix keeps the status up to date with what the writing job says.
+func (r *runner) watchPrefix(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		r.mu.Lock()
+		e := r.engine
+		r.mu.Unlock()
+		if e != nil {
+			r.progress.Observe(e.from.Position(), time.Now())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// written reads what the job says that writes to the source's prefix.
+func (s *settings) written(ctx context.Context) (*kafka.Written, error) {
+	w, err := s.prefix.ReadWritten(ctx)
+	if err == nil && (w == nil || w.Gone) {
+		err = &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: millrace.PeerSource, Condition: relay.SourceUnreachable,
+			Err: errors.New("no job writes to prefix " + s.prefix.Prefix), Hint: "start the job that writes to the prefix"}
+	}
+	return w, err
+}
+
+// prefixPosition is the position that the prefix has now.
+func (s *settings) prefixPosition(ctx context.Context) (millrace.LSN, error) {
+	w, err := s.written(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return w.Acked, nil
+}
+
+// sourceServer names the source without secrets.
+func (s *settings) sourceServer() string {
+	if s.prefix != nil {
+		return s.prefix.String()
+	}
+	return s.source.Redacted()
+}
+
+// prefixStatus is what the topics tell of the source.
+func prefixStatus(server string, w *kafka.Written) web.Source {
+	src := web.Source{Server: &server}
+	if w != nil && w.History.System != "" {
+		src.SystemID, src.Timeline, src.CurrentLSN = &w.History.System, &w.History.Timeline, web.KnownLSN(w.Acked)
+	}
+	return src
+}
+
+// addPrefix is addSource for a prefix.
+func addPrefix(ctx context.Context, s *settings, st *web.Status, j *record.Job, cp millrace.Checkpoint) {
+	w, err := s.prefix.ReadWritten(ctx)
+	if err != nil {
+		s.log.Warn("the source can't be asked", "cause", err)
+		return
+	}
+	st.Source = prefixStatus(s.prefix.String(), w)
+	if w == nil || j.ConsistentFrom == 0 || cp.Acked == 0 || w.History.System != j.SystemID || w.History.Generation != j.Generation {
+		return
+	}
+	behind := max(int64(w.Acked)-int64(cp.Acked), 0)
+	st.Lag.Bytes = &behind
+	if behind == 0 {
+		st.Lag.Seconds, st.Lag.Transactions = web.Known(0.0), web.Known(int64(0))
+	}
+}
+
+// kafkaOrigin is what check looks at.
+type kafkaOrigin struct{ s *settings }
+
+func (o kafkaOrigin) Check(ctx context.Context, job *record.Job) (problems, warnings []check.Finding, err error) {
+	w, err := o.s.prefix.ReadWritten(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	finding := func(text, cure string) []check.Finding {
+		return []check.Finding{{Subject: "source", Text: text, Cure: cure}}
+	}
+	switch {
+	case w == nil || w.Gone:
+		return nil, finding("no job writes to prefix "+o.s.prefix.Prefix+" yet", "start it: its topics are waited for"), nil
+	case job != nil && w.History.System != job.SystemID:
+		return finding("the prefix holds changes of system "+w.History.System+", and the job follows "+job.SystemID,
+			"point the source at the prefix that the job was loaded from; or start over: "+restartHint), nil, nil
+	case job != nil && w.History.Generation != job.Generation:
+		return finding("the job that writes to the prefix was started over", restartHint), nil, nil
+	}
+	found, err := o.s.prefix.Unreadable(ctx)
+	for _, e := range found {
+		problems = append(problems, check.Finding{Subject: "source", Text: e.Error(), Cure: millrace.HintOf(e)})
+	}
+	return problems, nil, err
+}
+
+// parsePatterns gives the configured patterns.
+func parsePatterns(c *config.Config) catalog.Patterns {
+	_, texts := c.Tables()
+	patterns, _ := catalog.ParsePatterns(texts) // checked before
+	return patterns
+}

@@ -1,0 +1,274 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
+	"github.com/millrace/millrace/record"
+)
+
+// Written is what the job that writes to a prefix says of it.
+type Written struct {
+	Job string
+	// History is that of the newest generation; zero before its first load has begun.
+	History               millrace.History
+	PageSize, SegmentSize uint64
+	// Point is the consistent point of the first load, and From where the topics
+	// hold everything from, 0 until they do.
+	Point, From millrace.LSN
+	// Acked is the position up to which the topics hold everything.
+	Acked millrace.LSN
+	Gone  bool // the job was cleaned up: nothing more comes
+	// Topics and Tables are those of the job, with what was loaded of each table.
+	Topics map[string]Topic
+	Tables []record.Table
+}
+
+// written looks at a control topic's state.
+func (s *State) written(job string) *Written {
+	w := &Written{Job: job, Topics: maps.Clone(s.Topics), History: millrace.History{Generation: s.Generation}}
+	if s.Job == nil {
+		w.Gone = true
+		return w
+	}
+	j := s.Job
+	w.History = millrace.History{System: j.SystemID, Timeline: j.Timeline, Generation: j.Generation}
+	w.PageSize, w.SegmentSize, w.Point, w.From, w.Tables = j.PageSize, j.SegmentSize, j.ConsistentPoint, j.ConsistentFrom, j.Tables
+	if s.Checkpoint.Generation == j.Generation {
+		w.Acked = s.Checkpoint.Acked
+	}
+	return w
+}
+
+// ReadWritten finds the job that writes to the prefix, and what it says. It is nil
+// as long as there is none.
+func (e *Endpoint) ReadWritten(ctx context.Context) (*Written, error) {
+	cl, err := e.client()
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	w, _, err := findWritten(ctx, e, cl)
+	return w, e.wrap("look for the job that writes to the prefix", err)
+}
+
+// findWritten looks at the control topics of the prefix. One whose job is gone
+// counts if there is no other.
+func findWritten(ctx context.Context, e *Endpoint, cl *kgo.Client) (*Written, *controlReader, error) {
+	all, err := topics(ctx, cl)
+	if err != nil {
+		return nil, nil, err
+	}
+	var found *Written
+	var at *controlReader
+	for name := range all {
+		job, ok := strings.CutPrefix(name, controlPrefix(e.Prefix))
+		if !ok {
+			continue
+		}
+		r, err := newControlReader(ctx, cl, name, job)
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := r.toStable(ctx); err != nil {
+			return nil, nil, err
+		}
+		w := r.builder.finish().written(job)
+		switch {
+		case w.Gone && w.History.Generation == 0: // somebody has only made the topic
+		case found == nil || found.Gone && !w.Gone:
+			found, at = w, r
+		case !w.Gone:
+			return nil, nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: e.Peer,
+				Err:  fmt.Errorf("jobs %s and %s both write to prefix %s", found.Job, job, e.Prefix),
+				Hint: "clean one of them up: a prefix belongs to one job"}
+		}
+	}
+	return found, at, nil
+}
+
+// controlReader reads a control topic, and goes on from there.
+type controlReader struct {
+	topic   *topic
+	fetcher *fetcher
+	builder *stateBuilder
+	at      int64
+}
+
+func newControlReader(ctx context.Context, cl *kgo.Client, name, job string) (*controlReader, error) {
+	found, err := topics(ctx, cl, name)
+	if err != nil {
+		return nil, err
+	}
+	t := found[name]
+	if t == nil || len(t.leaders) != 1 {
+		return nil, fmt.Errorf("control topic %s is not there, or has more than one partition", name)
+	}
+	if t.leaders[0] < 0 {
+		if t, err = awaitLeader(ctx, cl, t); err != nil {
+			return nil, err
+		}
+	}
+	first, err := offsets(ctx, cl, -2, t)
+	if err != nil {
+		return nil, err
+	}
+	return &controlReader{topic: t, fetcher: newFetcher(cl, true), at: first[t][0],
+		builder: &stateBuilder{state: newState(), name: job, tables: map[string]tableJSON{}}}, nil
+}
+
+// toStable reads what is committed now, and tells whether something came that is
+// more than a sign of life.
+func (r *controlReader) toStable(ctx context.Context) (news bool, err error) {
+	r.at, err = r.fetcher.readAll(ctx, r.topic, r.at, func(p page) int64 { return p.stable }, func(rec *kgo.Record) error {
+		news = news || !strings.HasPrefix(string(rec.Key), keyRuntime)
+		return r.builder.add(rec)
+	})
+	return news, err
+}
+
+// follower keeps up with what the writing job says. It has a client of its own: a
+// broker answers the requests of one connection in turn, and these wait.
+type follower struct {
+	e    *Endpoint
+	cl   *kgo.Client
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu  sync.Mutex
+	now *Written
+	err error
+}
+
+// followEvery is the pause between two looks.
+const followEvery = 200 * time.Millisecond
+
+var errNoWriter = errors.New("no job writes to the prefix yet")
+
+// follow begins to follow; without a job it is an error to try again.
+func follow(ctx context.Context, e *Endpoint) (*follower, error) {
+	cl, err := e.client()
+	if err != nil {
+		return nil, err
+	}
+	w, r, err := findWritten(ctx, e, cl)
+	if err == nil && w == nil {
+		err = awaited(e)
+	}
+	if err != nil {
+		cl.Close()
+		return nil, e.wrap("read Kafka", err)
+	}
+	f := &follower{e: e, cl: cl, done: make(chan struct{}), now: w}
+	ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go f.run(ctx, r)
+	return f, nil
+}
+
+// awaited is the error of a prefix that nobody has written to yet.
+func awaited(e *Endpoint) error {
+	return &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: e.Peer, Err: fmt.Errorf("%s: %w", e.Prefix, errNoWriter),
+		Condition: unreachable(e.Peer), Hint: "start the job that writes to the prefix: its topics are waited for"}
+}
+
+func (f *follower) run(ctx context.Context, r *controlReader) {
+	defer close(f.done)
+	for {
+		select {
+		case <-time.After(followEvery):
+		case <-ctx.Done():
+			return
+		}
+		news, err := r.toStable(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		if f.err = err; err == nil && news {
+			f.now = r.builder.finish().written(f.now.Job)
+		}
+		f.mu.Unlock()
+	}
+}
+
+// look gives what the job said last.
+func (f *follower) look() (*Written, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now, f.err
+}
+
+func (f *follower) close() {
+	f.stop()
+	<-f.done
+	f.cl.Close()
+}
+
+// Versions gives the newest description of each selected table that was read so far.
+func (r *Reader) Versions() []*krecord.TableVersion {
+	newest := map[string]*krecord.TableVersion{}
+	for topic, t := range r.tables {
+		newest[topic] = t.version
+	}
+	if r.stream != nil { // whose parts name those that they need
+		for _, rec := range r.stream.versions {
+			v, err := krecord.ParseTableVersion(rec.Value)
+			if err == nil && (newest[v.Topic] == nil || newest[v.Topic].Version < v.Version) {
+				newest[v.Topic] = v
+			}
+		}
+	}
+	var all []*krecord.TableVersion
+	for _, v := range newest {
+		if r.opt.Match == nil || r.opt.Match(v.Name()) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// Unreadable finds tables whose newest description says that transactions can't be
+// rebuilt from their records.
+func (e *Endpoint) Unreadable(ctx context.Context) (problems []error, err error) {
+	cl, err := e.client()
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	name := schemaTopic(e.Prefix)
+	found, err := topics(ctx, cl, name)
+	if err != nil || found[name] == nil {
+		return nil, e.wrap("read Kafka", err)
+	}
+	t := found[name]
+	first, err := offsets(ctx, cl, -2, t)
+	if err != nil {
+		return nil, e.wrap("read Kafka", err)
+	}
+	newest := map[string]*krecord.TableVersion{}
+	_, err = newFetcher(cl, true).readAll(ctx, t, first[t][0], func(p page) int64 { return p.stable }, func(rec *kgo.Record) error {
+		if rec.Value == nil {
+			return nil
+		}
+		v, err := krecord.ParseTableVersion(rec.Value)
+		if err == nil {
+			newest[v.Topic] = v
+		}
+		return err
+	})
+	for _, v := range newest {
+		if _, err := newTableReader(v); err != nil {
+			problems = append(problems, unreadable(e, v, err))
+		}
+	}
+	return problems, e.wrap("read Kafka", err)
+}
