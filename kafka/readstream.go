@@ -50,6 +50,7 @@ func (r *Reader) partMarks(rec *kgo.Record) (m partMarks, err error) {
 	if m.transaction, err = r.positionOf(rec); err != nil {
 		return m, err
 	}
+	m.transaction.seq = 0 // that of the part's first change
 	m.piece, m.of = 1, 1
 	m.part, err = strconv.Atoi(string(krecord.Header(rec, headerPart)))
 	if err == nil {
