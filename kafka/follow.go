@@ -63,26 +63,26 @@ func (e *Endpoint) ReadWritten(ctx context.Context) (*Written, error) {
 
 // findWritten looks at the control topics of the prefix. One whose job is gone
 // counts if there is no other.
-func findWritten(ctx context.Context, e *Endpoint, cl *kgo.Client) (*Written, *controlReader, error) {
+func findWritten(ctx context.Context, e *Endpoint, cl *kgo.Client) (*Written, *writtenReader, error) {
 	all, err := topics(ctx, cl)
 	if err != nil {
 		return nil, nil, err
 	}
 	var found *Written
-	var at *controlReader
+	var at *writtenReader
 	for name := range all {
 		job, ok := strings.CutPrefix(name, controlPrefix(e.Prefix))
 		if !ok {
 			continue
 		}
-		r, err := newControlReader(ctx, cl, name, job)
+		r, err := newWrittenReader(ctx, cl, name, job)
 		if err != nil {
 			return nil, nil, err
 		}
 		if _, err := r.toStable(ctx); err != nil {
 			return nil, nil, err
 		}
-		w := r.builder.finish().written(job)
+		w := r.builder.clone().finish().written(job)
 		switch {
 		case w.Gone && w.History.Generation == 0: // somebody has only made the topic
 		case found == nil || found.Gone && !w.Gone:
@@ -96,15 +96,15 @@ func findWritten(ctx context.Context, e *Endpoint, cl *kgo.Client) (*Written, *c
 	return found, at, nil
 }
 
-// controlReader reads a control topic, and goes on from there.
-type controlReader struct {
+// writtenReader reads a control topic, and goes on from there.
+type writtenReader struct {
 	topic   *topic
 	fetcher *fetcher
 	builder *stateBuilder
 	at      int64
 }
 
-func newControlReader(ctx context.Context, cl *kgo.Client, name, job string) (*controlReader, error) {
+func newWrittenReader(ctx context.Context, cl *kgo.Client, name, job string) (*writtenReader, error) {
 	found, err := topics(ctx, cl, name)
 	if err != nil {
 		return nil, err
@@ -122,13 +122,13 @@ func newControlReader(ctx context.Context, cl *kgo.Client, name, job string) (*c
 	if err != nil {
 		return nil, err
 	}
-	return &controlReader{topic: t, fetcher: newFetcher(cl, true), at: first[t][0],
+	return &writtenReader{topic: t, fetcher: newFetcher(cl, true), at: first[t][0],
 		builder: &stateBuilder{state: newState(), name: job, tables: map[string]tableJSON{}}}, nil
 }
 
 // toStable reads what is committed now, and tells whether something came that is
 // more than a sign of life.
-func (r *controlReader) toStable(ctx context.Context) (news bool, err error) {
+func (r *writtenReader) toStable(ctx context.Context) (news bool, err error) {
 	r.at, err = r.fetcher.readAll(ctx, r.topic, r.at, func(p page) int64 { return p.stable }, func(rec *kgo.Record) error {
 		news = news || !strings.HasPrefix(string(rec.Key), keyRuntime)
 		return r.builder.add(rec)
@@ -180,7 +180,7 @@ func awaited(e *Endpoint) error {
 		Condition: unreachable(e.Peer), Hint: "start the job that writes to the prefix: its topics are waited for"}
 }
 
-func (f *follower) run(ctx context.Context, r *controlReader) {
+func (f *follower) run(ctx context.Context, r *writtenReader) {
 	defer close(f.done)
 	for {
 		select {
@@ -194,7 +194,7 @@ func (f *follower) run(ctx context.Context, r *controlReader) {
 		}
 		f.mu.Lock()
 		if f.err = err; err == nil && news {
-			f.now = r.builder.finish().written(f.now.Job)
+			f.now = r.builder.clone().finish().written(f.now.Job)
 		}
 		f.mu.Unlock()
 	}
