@@ -90,3 +90,23 @@ func TestManyDelivered(t *testing.T) {
 		t.Errorf("snapshots have to see everything below %d", s.floor)
 	}
 }
+
+// TestColumnsChangeWithinATransaction: each change is judged by the columns that it came
+// with.
+func TestColumnsChangeWithinATransaction(t *testing.T) {
+	s, l := newFiltered(t, "")
+	ranges(t, l)
+	wide := *rel
+	wide.Columns = append([]millrace.Column{{Name: "junk", Type: 20}}, rel.Columns...)
+	wide.Key = []int{1}
+	txn := &millrace.Txn{XID: 150, Commit: 500, End: 510, Last: true, Changes: []millrace.Change{
+		{Op: millrace.Insert, Rel: &wide, New: millrace.Row{id(5), id(99), text}}, // unread
+		{Op: millrace.Insert, Rel: rel, New: millrace.Row{id(5), text}},           // done
+	}}
+	if err := s.take(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+	if len(txn.Changes) != 1 || txn.Changes[0].Rel != rel {
+		t.Errorf("what remains is %v", txn.Changes)
+	}
+}

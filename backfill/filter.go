@@ -99,11 +99,18 @@ func (s *Source) fits(c *millrace.Change) bool {
 	if l == nil || l.table == nil || l.table.Key == nil {
 		return true
 	}
-	if l.rel != c.Rel || l.relKey != l.table.Key {
-		l.rel, l.relKey = c.Rel, l.table.Key
-		l.keyAt, l.keySent = l.table.Key.In(c.Rel)
+	at, sent := l.keyIn(c.Rel)
+	return at != nil && (sent || c.Op == millrace.Insert)
+}
+
+// keyIn tells where the columns of the key are in a relation of the stream, and
+// whether they are sent of every old row.
+func (l *load) keyIn(rel *millrace.Relation) (at []int, sent bool) {
+	if l.rel != rel || l.relKey != l.table.Key {
+		l.rel, l.relKey = rel, l.table.Key
+		l.keyAt, l.keySent = l.table.Key.In(rel)
 	}
-	return l.keyAt != nil && (l.keySent || c.Op == millrace.Insert)
+	return l.keyAt, l.keySent
 }
 
 // begun has a table read from its beginning because of a change that does not say
@@ -186,8 +193,9 @@ func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) err
 	if l.table == nil || l.table.Key == nil {
 		return nil
 	}
+	at, _ := l.keyIn(c.Rel)
 	add := func(row millrace.Row) (int, error) {
-		key, err := l.table.Key.EncodeKeyAt(row, l.keyAt)
+		key, err := l.table.Key.EncodeKeyAt(row, at)
 		if err != nil {
 			return -1, err
 		}
@@ -204,9 +212,9 @@ func (l *load) keysOf(c *millrace.Change, x *touch, keys map[*load][][]byte) err
 		return nil
 	}
 	if c.Old != nil {
-		for _, at := range l.keyAt { // sent with the old row only, being large
-			if c.New[at].Kind == millrace.Unchanged {
-				c.New[at] = c.Old[at]
+		for _, i := range at { // sent with the old row only, being large
+			if c.New[i].Kind == millrace.Unchanged {
+				c.New[i] = c.Old[i]
 			}
 		}
 	}

@@ -177,6 +177,9 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 func (s *Source) beginPieces(p *pending) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// What has passed early and is newer than the rows would be behind itself: there is
+	// no key to leave these rows out by.
+	p.void = p.void || s.opt.Early && slices.ContainsFunc(p.held, func(h held) bool { return !h.by.in(&p.view) })
 	p.begun = !p.void
 	if p.void {
 		s.whole = nil

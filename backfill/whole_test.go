@@ -19,15 +19,18 @@ func TestWholeTableThatIsVoid(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		changes []millrace.Change
+		early   bool
 		used    bool
 	}{
-		{"few changes", []millrace.Change{insert(1), insert(1)}, true},
-		{"more than is held", []millrace.Change{insert(mostHeld + 1), insert(1)}, false},
-		{"truncated", []millrace.Change{{Op: millrace.Truncate, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{rel}}}}, false},
+		{"few changes", []millrace.Change{insert(1), insert(1)}, false, true},
+		{"changes that have passed", []millrace.Change{insert(1)}, true, false},
+		{"more than is held", []millrace.Change{insert(mostHeld + 1), insert(1)}, false, false},
+		{"truncated", []millrace.Change{{Op: millrace.Truncate, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{rel}}}}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, l := newFiltered(t, "")
 			l.table.Key = nil
+			s.opt.Early = c.early
 			p := s.nextLocked()
 			v, err := snapshot.ParseVisibility("200:200:")
 			if err != nil {

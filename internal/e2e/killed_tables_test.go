@@ -43,7 +43,10 @@ func killTables(t *testing.T, major, kills int) {
 		return p.target.Query(t, "SELECT count(*) > 0 FROM millrace.job_table WHERE NOT copied") == "t"
 	}
 	added, again, inLoad := 0, 0, 0
-	for range kills {
+	for n := range kills {
+		if n%4 == 3 { // time for another verb
+			rig.Eventually(t, patience, func() bool { return !loading() }, "the tables are loaded")
+		}
 		if !loading() {
 			switch {
 			case p.record(t, "tables") == "{public.a}":
@@ -61,7 +64,7 @@ func killTables(t *testing.T, major, kills int) {
 				p.tableVerb(t, "resnapshot", "public."+table)
 			}
 		}
-		rig.Linger(t, time.Duration(rng.IntN(1500))*time.Millisecond, "a random moment of the load")
+		rig.Linger(t, time.Duration(rng.IntN(2500))*time.Millisecond, "a random moment of the load")
 		if !p.Running() {
 			t.Fatalf("the program ended with code %d\n%s", p.ExitCode(), p.Log(20))
 		}
