@@ -48,6 +48,7 @@ fuzz: ## Every fuzz target for FUZZTIME (default 30s)
 
 soak: rig ## Two minutes of kills per pair of versions, all cases in all ways
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=40m -v -run 'TestSlotLSNAdvances|TestKilled|TestFlowKilled' ./internal/connector
 
 interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven, Python), a browser, promtool
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases|TestInterop' ./internal/cases ./kafka/...

@@ -59,16 +59,25 @@ func (c *ConfiguredStream) Full() bool {
 	return c.SyncMode == FullRefresh || len(c.Stream.SyncModes) > 0 && !slices.Contains(c.Stream.SyncModes, Incremental)
 }
 
-// Key gives the columns of the key that the catalog chose; none: the table's.
-func (c *ConfiguredStream) Key() ([]string, error) {
-	paths := c.PrimaryKey
-	if len(paths) == 0 {
-		paths = c.Stream.PrimaryKey
+// Chosen gives the columns of the key that was chosen for the stream, none where
+// that is the one that discover gave.
+func (c *ConfiguredStream) Chosen() ([]string, error) {
+	key, err := columnsOf(c.PrimaryKey)
+	if err != nil || len(key) == 0 {
+		return nil, err
 	}
+	if found, err := columnsOf(c.Stream.PrimaryKey); err == nil && sameColumns(key, found) {
+		return nil, nil
+	}
+	return key, checkColumns(key)
+}
+
+// columnsOf reads a key as the protocol has it: paths, here of one element.
+func columnsOf(paths [][]string) ([]string, error) {
 	key := make([]string, len(paths))
 	for i, path := range paths {
 		if len(path) != 1 {
-			return nil, fmt.Errorf("primary_key: a path has one element, the column's name")
+			return nil, fmt.Errorf("a path has one element, the column's name")
 		}
 		key[i] = path[0]
 	}
@@ -116,8 +125,8 @@ func ParseCatalog(data []byte) (*ConfiguredCatalog, error) {
 		case s.SyncMode != FullRefresh && s.SyncMode != Incremental:
 			return nil, configError("catalog", fmt.Errorf("stream %s: unknown sync_mode %q", name, s.SyncMode), "use full_refresh or incremental")
 		}
-		if _, err := s.Key(); err != nil {
-			return nil, configError("catalog", fmt.Errorf("stream %s: %w", name, err), "name columns of the table")
+		if _, err := s.Chosen(); err != nil {
+			return nil, configError("catalog", fmt.Errorf("stream %s: primary_key: %w", name, err), `name columns of the table: [["tenant"], ["id"]]`)
 		}
 		seen[name] = true
 	}

@@ -20,10 +20,13 @@ func (s *Sink) changes(ctx context.Context, t *millrace.Txn) error {
 	}
 	s.stamp.set(lsn, at, time.Now())
 	s.stamp.before, s.stamp.commit, s.stamp.xid = s.position, t.Commit, t.XID
+	if t.Chunk == nil && t.Commit >= s.opt.Start {
+		s.forgetEarly()
+	}
 	for i := range t.Changes {
 		c := &t.Changes[i]
 		if c.Op == millrace.Truncate {
-			if err := s.truncated(t, c); err != nil {
+			if err := s.truncated(ctx, t, c); err != nil {
 				return err
 			}
 			continue
@@ -68,6 +71,12 @@ func (s *Sink) change(ctx context.Context, st *stream, c *millrace.Change) error
 			}
 		}
 	}
+	if s.stamp.commit != 0 && !st.state.done() {
+		st.state.Begun, st.dirty = true, true
+		if st.early != nil {
+			s.remember(st, c)
+		}
+	}
 	b, n, err := s.dialect.append(ctx, s.lines, st, &s.stamp, c)
 	s.lines = b
 	if err != nil {
@@ -103,32 +112,13 @@ func (s *Sink) describe(ctx context.Context, st *stream, rel *millrace.Relation)
 		types[rel.Columns[i].Name] = t
 	}
 	st.key = st.key[:0]
-	for i := range rel.Columns {
-		if slices.Contains(st.Key, rel.Columns[i].Name) {
+	for _, name := range st.Key {
+		if i := slices.IndexFunc(rel.Columns, func(c millrace.Column) bool { return c.Name == name }); i >= 0 {
 			st.key = append(st.key, i)
 		}
 	}
 	lookUp := func(c *millrace.Column) *datum.Type { return types[c.Name] }
 	st.enc = newEncoder(st.Stream.Stream.Descriptor(), rel, lookUp, st.only, s.opt.Config.Style(), s.opt.Config.Decimal == DecimalNumber)
 	st.enc.native = s.opt.Flow != nil
-	return nil
-}
-
-// truncated judges a TRUNCATE: the protocols have no word for it. One that came
-// before this run, of a table that no state speaks of, is no matter: the platform
-// has cleared the stream, or never had it.
-func (s *Sink) truncated(t *millrace.Txn, c *millrace.Change) error {
-	if t.Chunk != nil {
-		return nil // the table is about to be read again, all of it
-	}
-	for _, rel := range c.Truncated.Rels {
-		st := s.streams[rel.Name]
-		if st == nil || st.has(t) || len(st.state.Load) == 0 && t.Commit < s.opt.Start || s.opt.Config.Truncate == TruncateIgnore {
-			continue
-		}
-		return &millrace.Error{Kind: millrace.KindData, Op: "write records", Peer: millrace.PeerSource, Table: rel.Name, LSN: t.Commit,
-			Err:  errors.New("was truncated, which the platform has no message for"),
-			Hint: "clear the stream's data and state at the platform, so that it is read again; or set truncate: ignore, and the platform keeps the rows"}
-	}
 	return nil
 }

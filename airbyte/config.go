@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
 )
 
 // Config is the connector's configuration, as the platform's form gives it. The
@@ -26,6 +27,8 @@ type Config struct {
 
 	Schemas []string `json:"schemas"` // none: public
 	Tables  []string `json:"tables"`  // patterns, as for pg_dump -t; beside schemas
+	// Keys are used instead of tables' own: a list, for which platforms have a form.
+	Keys []ChosenKey `json:"keys"`
 
 	SSL         SSLMode     `json:"ssl_mode"`
 	RequireTLS  *bool       `json:"require_tls"` // nil: true
@@ -41,6 +44,14 @@ type Config struct {
 	Tunnel        Tunnel          `json:"tunnel_method"`
 	JDBCURLParams string          `json:"jdbc_url_params"`
 	Mask          json.RawMessage `json:"mask"`
+
+	keys catalog.Keys // Keys
+}
+
+// ChosenKey names the columns of a table's key.
+type ChosenKey struct {
+	Table   string   `json:"table"`
+	Columns []string `json:"columns"`
 }
 
 // SSLMode is libpq's sslmode with the certificates as PEM text.
@@ -167,15 +178,27 @@ func (c *Config) validate() error {
 	if len(c.Mask) > 0 && string(c.Mask) != "null" {
 		bad("mask", "take it out: this version can't do that, and ignores nothing that hides values", "not available in this version")
 	}
+	texts := map[string][]string{}
+	const form = `write [{"table": "public.events", "columns": ["tenant", "id"]}], with names as in tables`
+	for _, k := range c.Keys {
+		if texts[k.Table] != nil {
+			bad("keys", form, "%s: the table is named twice", k.Table)
+		}
+		texts[k.Table] = k.Columns
+	}
+	var wrong []error
+	c.keys, wrong = catalog.ParseKeys(texts)
+	for _, err := range wrong {
+		bad("keys", form, "%w", err)
+	}
 	return errors.Join(errs...)
 }
 
 // Secure tells whether TLS is insisted on beyond loopback.
 func (c *Config) Secure() bool { return c.RequireTLS == nil || *c.RequireTLS }
 
-// Conn gives the connection string. The certificates are in files by then:
-// files maps the parameters sslrootcert, sslcert and sslkey to their paths.
-func (c *Config) Conn(files map[string]string) string {
+// Conn gives the connection string. The certificates are not in it.
+func (c *Config) Conn() string {
 	if c.URL != "" {
 		return c.URL
 	}
@@ -183,29 +206,13 @@ func (c *Config) Conn(files map[string]string) string {
 	if c.Username != "" {
 		u.User = url.UserPassword(c.Username, c.Password)
 	}
-	q := url.Values{}
-	if c.SSL.Mode != "" {
-		q.Set("sslmode", c.SSL.Mode)
-	}
-	if c.SSL.ClientKeyPassword != "" {
-		q.Set("sslpassword", c.SSL.ClientKeyPassword)
-	}
-	for name, path := range files {
-		q.Set(name, path)
-	}
-	u.RawQuery = q.Encode()
-	return u.String()
-}
-
-// PEM gives the certificates by libpq's parameter.
-func (c *Config) PEM() map[string]string {
-	pem := map[string]string{"sslrootcert": c.SSL.CACertificate, "sslcert": c.SSL.ClientCertificate, "sslkey": c.SSL.ClientKey}
-	for name, text := range pem {
-		if text == "" {
-			delete(pem, name)
+	if mode := c.SSL.Mode; mode != "" {
+		if mode == "require" && c.SSL.CACertificate != "" {
+			mode = "verify-ca" // as in libpq
 		}
+		u.RawQuery = url.Values{"sslmode": {mode}}.Encode()
 	}
-	return pem
+	return u.String()
 }
 
 // Patterns gives the table patterns: those of tables, and everything in schemas.

@@ -3,13 +3,16 @@ package airbyte
 import (
 	"slices"
 
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/datum"
 )
 
 // The members that a record has beside the columns.
 const (
+	// MemberCursor is the cursor: a number that grows from record to record, over
+	// all syncs. The position is none, since the records of a transaction share it.
+	// Airbyte's own source for MySQL has a member of this name for the same.
+	MemberCursor  = "_ab_cdc_cursor"
 	MemberLSN     = "_ab_cdc_lsn"
 	MemberUpdated = "_ab_cdc_updated_at"
 	MemberDeleted = "_ab_cdc_deleted_at"
@@ -19,42 +22,25 @@ const (
 func (c *Config) Style() datum.Style { return datum.Style{Plain: true} }
 
 // Discover describes a table. published tells whether its changes can be read.
-func (c *Config) Discover(t *catalog.Table, published bool) Stream {
+// Without a key they can be where they have whole rows: then it is for the catalog
+// to choose one.
+func (c *Config) Discover(t *catalog.Table, published bool) (Stream, error) {
 	s := Stream{Name: t.Name.Name, Namespace: t.Name.Schema, SyncModes: []string{FullRefresh}}
-	key, changes := KeyOf(t)
-	for _, column := range key {
+	key, err := c.KeyOf(t, nil)
+	if err != nil {
+		return s, err
+	}
+	for _, column := range key.Columns {
 		s.PrimaryKey = append(s.PrimaryKey, []string{column})
 	}
-	s.Resumable = len(key) > 0
-	if published && changes {
+	s.Resumable = len(key.Columns) > 0
+	if published && (key.Named || key.Log(t)) {
 		s.SyncModes = append(s.SyncModes, Incremental)
 		s.SourceDefinedCursor = true
-		s.DefaultCursor = []string{MemberLSN}
+		s.DefaultCursor = []string{MemberCursor}
 	}
 	s.JSONSchema = c.schema(t, s.SourceDefinedCursor)
-	return s
-}
-
-// KeyOf gives the columns that tell a table's rows apart for the platform: those
-// that a delete is sure to name. changes tells whether there are such; a primary
-// key alone still makes a full refresh resumable.
-func KeyOf(t *catalog.Table) (key []string, changes bool) {
-	if t.Identity == millrace.IdentityIndex {
-		key = t.IdentityColumns()
-		return key, len(key) > 0
-	}
-	pk := t.PrimaryKey()
-	if pk == nil {
-		return nil, false
-	}
-	for _, n := range pk.Columns {
-		col := t.ByNum(n)
-		if col == nil || col.Generated != 0 { // which the stream does not send
-			return nil, false
-		}
-		key = append(key, col.Name)
-	}
-	return key, t.Identity != millrace.IdentityNothing && pk.Immediate
+	return s, nil
 }
 
 // Columns gives the columns that records have: what the stream sends.
@@ -83,6 +69,7 @@ func (c *Config) schema(t *catalog.Table, changes bool) []byte {
 			b = append(b, ',')
 		}
 		b = append(b, `"`+MemberLSN+`":{"type":["null","integer"]},`+
+			`"`+MemberCursor+`":{"type":["null","integer"]},`+
 			`"`+MemberUpdated+`":{"type":["null","string"],"format":"date-time","airbyte_type":"timestamp_with_timezone"},`+
 			`"`+MemberDeleted+`":{"type":["null","string"],"format":"date-time","airbyte_type":"timestamp_with_timezone"}`...)
 	}

@@ -3,6 +3,7 @@ package airbyte
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -31,31 +32,47 @@ func (d *documents) begin(st *stream) error {
 // append implements dialect. A large value that was not sent is left out: the
 // collection's schema merges documents of the same key. Where none may have come
 // before, since the table is still read or the key is new, the value is fetched.
+// A changed key is a deletion of the old one and a document of the new one: as one
+// document the old one would stay in the collection.
 func (d *documents) append(ctx context.Context, b []byte, st *stream, s *stamp, c *millrace.Change) ([]byte, int64, error) {
-	op, row, keysOnly := byte('c'), c.New, false
-	switch c.Op {
-	case millrace.Update:
-		op = 'u'
-	case millrace.Delete:
-		op, row, keysOnly = 'd', c.Old, !c.OldFull
-	}
-	if c.Op == millrace.Update && unsent(row) && (!st.state.done() || c.Old != nil && st.keyChanged(c)) {
+	moved := c.Op == millrace.Update && c.Old != nil && st.keyChanged(c)
+	row := c.New
+	if c.Op == millrace.Update && unsent(row) && (moved || !st.state.done()) {
 		var err error
 		if row, err = d.opt.complete(ctx, c); err != nil {
 			return b, 0, err
 		}
 	}
+	var err error
+	switch {
+	case c.Op == millrace.Delete:
+		b, err = d.document(b, st, s, c, 'd', c.Old, !c.OldFull)
+	case moved:
+		if b, err = d.document(b, st, s, c, 'd', c.Old, !c.OldFull); err == nil {
+			b, err = d.document(b, st, s, c, 'c', row, false)
+		}
+		return b, 2, err
+	case c.Op == millrace.Update:
+		b, err = d.document(b, st, s, c, 'u', row, false)
+	default:
+		b, err = d.document(b, st, s, c, 'c', row, false)
+	}
+	return b, 1, err
+}
+
+// document appends one document.
+func (d *documents) document(b []byte, st *stream, s *stamp, c *millrace.Change, op byte, row millrace.Row, keysOnly bool) ([]byte, error) {
 	doc, first, err := st.enc.appendMembers(append(d.doc[:0], '{'), row, keysOnly)
 	if err != nil {
-		return b, 0, err
+		return b, err
 	}
 	if !first {
 		doc = append(doc, ',')
 	}
 	if d.doc, err = d.appendMeta(doc, st, s, c, op); err != nil {
-		return b, 0, err
+		return b, err
 	}
-	return d.opt.Flow.AppendCaptured(b, st.Number, d.doc), 1, nil
+	return d.opt.Flow.AppendCaptured(b, st.Number, d.doc), nil
 }
 
 // appendMeta appends where the document comes from. loc orders the documents of
@@ -80,7 +97,7 @@ func (d *documents) appendMeta(b []byte, st *stream, s *stamp, c *millrace.Chang
 	b = strconv.AppendUint(append(b, ','), at, 10)
 	b = strconv.AppendUint(append(b, ','), uint64(s.commit), 10)
 	b = append(b, `]}`...)
-	if c.Op == millrace.Update && c.Old != nil {
+	if op == 'u' && c.Old != nil {
 		var err error
 		b = append(b, `,"before":{`...)
 		if b, _, err = st.enc.appendMembers(b, c.Old, !c.OldFull); err != nil {
@@ -99,12 +116,13 @@ type flowState struct {
 }
 
 // flowBindingState is a tableState whose load is text: what is an object would be
-// merged member by member with the one before.
+// merged member by member with the one before, and what is left out would stay.
 type flowBindingState struct {
 	OID      uint32 `json:"oid"`
 	Filenode uint32 `json:"filenode"`
 	Shape    string `json:"shape"`
-	Load     string `json:"load,omitempty"`
+	Load     string `json:"load"`
+	Begun    bool   `json:"begun"`
 	Rows     int64  `json:"rows"`
 }
 
@@ -114,7 +132,7 @@ func (d *documents) state(at *Shared, streams []*stream, _ int64) (int64, error)
 	for _, st := range streams {
 		if st.dirty {
 			t := st.state
-			update.Bindings[st.Stream.stateKey] = &flowBindingState{t.OID, t.Filenode, t.Shape, string(t.Load), t.Rows}
+			update.Bindings[st.Stream.stateKey] = &flowBindingState{t.OID, t.Filenode, t.Shape, string(t.Load), t.Begun, t.Rows}
 		}
 	}
 	for _, key := range d.gone {
@@ -152,40 +170,55 @@ func FlowStreams(o *FlowOpen) (*ConfiguredCatalog, *State, error) {
 	}
 	for i := range o.Capture.Bindings {
 		b := &o.Capture.Bindings[i]
-		name, err := b.Table()
+		r, err := b.Resolve()
 		if err != nil {
 			return nil, nil, err
 		}
+		name := r.Table()
 		s := ConfiguredStream{Stream: Stream{Name: name.Name, Namespace: name.Schema}, SyncMode: Incremental, stateKey: b.StateKey}
+		for _, column := range r.PrimaryKey {
+			s.PrimaryKey = append(s.PrimaryKey, []string{column})
+		}
 		if s.stateKey == "" {
 			s.stateKey = name.Schema + "%2F" + name.Name
 		}
 		c.Streams = append(c.Streams, s)
-		if t := kept.Bindings[s.stateKey]; t != nil && t.Load != "" {
-			state.Tables[name] = &tableState{OID: t.OID, Filenode: t.Filenode, Shape: t.Shape, Load: json.RawMessage(t.Load), Rows: t.Rows}
+		if t := kept.Bindings[s.stateKey]; t != nil && (t.Load != "" || t.Begun) {
+			state.Tables[name] = &tableState{OID: t.OID, Filenode: t.Filenode, Shape: t.Shape, Load: json.RawMessage(t.Load), Begun: t.Begun, Rows: t.Rows}
 		}
 	}
 	state.bindings = slices.Sorted(maps.Keys(kept.Bindings))
 	return c, state, nil
 }
 
-// Table names the table of a binding.
-func (b *FlowBinding) Table() (millrace.TableName, error) {
-	var r FlowResource
-	if err := json.Unmarshal(b.Resource, &r); err != nil {
-		return millrace.TableName{}, configError("resourceConfig", jsonProblem(err), "take bindings as discover gives them")
+// Resolve reads the configuration of a binding.
+func (b *FlowBinding) Resolve() (*FlowResource, error) {
+	r := &FlowResource{}
+	if err := json.Unmarshal(b.Resource, r); err != nil {
+		return nil, configError("resourceConfig", jsonProblem(err), "take bindings as discover gives them")
 	}
 	if r.Stream == "" {
-		return millrace.TableName{}, configError("resourceConfig", errRequest, `name the table: {"namespace": "public", "stream": "orders"}`)
+		return nil, configError("resourceConfig", errRequest, `name the table: {"namespace": "public", "stream": "orders"}`)
 	}
 	if r.Namespace == "" {
 		r.Namespace = "public"
 	}
-	return millrace.TableName{Schema: r.Namespace, Name: r.Stream}, nil
+	if len(r.PrimaryKey) > 0 {
+		if err := checkColumns(r.PrimaryKey); err != nil {
+			return nil, configError("resourceConfig", fmt.Errorf("primary_key: %w", err), `name columns of the table: ["tenant", "id"]`)
+		}
+	}
+	return r, nil
+}
+
+// Table names the table of a binding.
+func (r *FlowResource) Table() millrace.TableName {
+	return millrace.TableName{Schema: r.Namespace, Name: r.Stream}
 }
 
 const resourceSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","title":"Table","type":"object","required":["namespace","stream"],"properties":{` +
-	`"namespace":{"type":"string","title":"Schema","readOnly":true},"stream":{"type":"string","title":"Table","readOnly":true}}}`
+	`"namespace":{"type":"string","title":"Schema","readOnly":true},"stream":{"type":"string","title":"Table","readOnly":true},` +
+	`"primary_key":{"type":"array","title":"Key","items":{"type":"string"},"description":"Columns to be used instead of the table's own key, as in the key of the collection."}}}`
 
 // FlowSpecOf answers spec: the same configuration as that of the other protocol.
 func FlowSpecOf() (*FlowResponse, error) {
@@ -200,21 +233,36 @@ func FlowSpecOf() (*FlowResponse, error) {
 		Documentation: spec.Documentation, PathPointers: []string{"/namespace", "/stream"}}}, nil
 }
 
-// FlowFoundOf describes a table that has a key which its changes name; nil: it
-// has none.
+// FlowFoundOf describes a table. The documents of one whose changes name no key
+// have their place for one.
 func (c *Config) FlowFoundOf(t *catalog.Table) (*FlowFound, error) {
-	key, changes := KeyOf(t)
-	if !changes {
-		return nil, nil
-	}
-	f := &FlowFound{Name: t.Name.Schema + "/" + t.Name.Name, ResourcePath: []string{t.Name.Schema, t.Name.Name}}
-	var err error
-	if f.Resource, err = json.Marshal(FlowResource{t.Name.Schema, t.Name.Name}); err != nil {
+	key, err := c.FlowKeyOf(t, nil)
+	if err != nil {
 		return nil, err
 	}
-	for _, column := range key {
+	f := &FlowFound{Name: t.Name.Schema + "/" + t.Name.Name, ResourcePath: []string{t.Name.Schema, t.Name.Name}, Key: placeKey}
+	if f.Resource, err = json.Marshal(FlowResource{Namespace: t.Name.Schema, Stream: t.Name.Name}); err != nil {
+		return nil, err
+	}
+	if len(key.Columns) > 0 {
+		f.Key = nil
+	}
+	for _, column := range key.Columns {
 		f.Key = append(f.Key, "/"+pointerEscape.Replace(column))
 	}
-	f.Schema = c.FlowSchemaOf(t)
+	f.Schema = c.FlowSchemaOf(t, &key)
 	return f, nil
+}
+
+// FlowKeyOf is KeyOf for documents: a table whose changes do not name its key has
+// none.
+func (c *Config) FlowKeyOf(t *catalog.Table, chosen []string) (Key, error) {
+	key, err := c.KeyOf(t, chosen)
+	switch {
+	case err != nil || key.Named:
+		return key, err
+	case key.Chosen:
+		return key, key.CanFollow(t)
+	}
+	return Key{}, nil
 }

@@ -21,6 +21,7 @@ type encoder struct {
 	fields []field
 	head   []byte // up to the first member of data
 	cdc    bool   // with the members about the change
+	cursor bool   // with MemberCursor, which older catalogs lack
 	number bool   // decimals as numbers
 	native bool   // json as it is, not as a string
 }
@@ -30,7 +31,7 @@ type encoder struct {
 func newEncoder(d Descriptor, rel *millrace.Relation, types func(*millrace.Column) *datum.Type, only map[string]bool,
 	style datum.Style, number bool,
 ) *encoder {
-	e := &encoder{rel: rel, number: number, cdc: only == nil || only[MemberLSN]}
+	e := &encoder{rel: rel, number: number, cdc: only == nil || only[MemberLSN], cursor: only == nil || only[MemberCursor]}
 	e.head = append(e.head, `{"type":"RECORD","record":{`...)
 	if d.Namespace != "" {
 		e.head = append(appendName(append(e.head, `"namespace":`...), d.Namespace), ',')
@@ -52,15 +53,25 @@ type stamp struct {
 	commit  millrace.LSN // zero in a chunk
 	xid     uint32
 	lsn     millrace.LSN
+	now     int64  // microseconds since 1970
+	cursor  int64  // of the record before
 	updated []byte // "2024-02-29T10:34:56.789012Z", quoted
 	emitted int64  // milliseconds since 1970
 	millis  int64  // updated, likewise
 }
 
 func (s *stamp) set(lsn millrace.LSN, at, now time.Time) {
-	s.lsn, s.emitted, s.millis = lsn, now.UnixMilli(), at.UnixMilli()
+	s.lsn, s.now, s.emitted, s.millis = lsn, now.UnixMicro(), now.UnixMilli(), at.UnixMilli()
 	s.updated = at.UTC().AppendFormat(append(s.updated[:0], '"'), "2006-01-02T15:04:05.000000Z")
 	s.updated = append(s.updated, '"')
+}
+
+// next gives the next record's cursor: the time at which it is written, and more
+// than that of the record before. A time, since it has to be above those of records
+// that an earlier run has written behind the last state that was kept.
+func (s *stamp) next() int64 {
+	s.cursor = max(s.cursor+1, s.now)
+	return s.cursor
 }
 
 // appendRecord appends one line. Of a deleted row with keysOnly, only the columns
@@ -117,6 +128,9 @@ func (e *encoder) appendChange(b []byte, s *stamp, deleted, first bool) []byte {
 	}
 	b = append(b, `"`+MemberLSN+`":`...)
 	b = strconv.AppendUint(b, uint64(s.lsn), 10)
+	if e.cursor {
+		b = strconv.AppendInt(append(b, `,"`+MemberCursor+`":`...), s.next(), 10)
+	}
 	b = append(append(b, `,"`+MemberUpdated+`":`...), s.updated...)
 	b = append(b, `,"`+MemberDeleted+`":`...)
 	if deleted {

@@ -64,8 +64,9 @@ type FlowAck struct {
 
 // FlowResource is the configuration of a binding.
 type FlowResource struct {
-	Namespace string `json:"namespace"`
-	Stream    string `json:"stream"`
+	Namespace  string   `json:"namespace"`
+	Stream     string   `json:"stream"`
+	PrimaryKey []string `json:"primary_key,omitempty"` // instead of the table's own
 }
 
 // FlowResponse is one response but captured, which the hot path writes by itself.

@@ -11,34 +11,34 @@ import (
 // pointerEscape escapes a member's name in a JSON pointer (RFC 6901).
 var pointerEscape = strings.NewReplacer("~", "~0", "/", "~1")
 
+// placeKey is the key of the documents of a table that has none: where they come
+// from. Each of them is one of its own, as in a log.
+var placeKey = []string{"/_meta/source/loc/0", "/_meta/source/loc/1", "/_meta/source/loc/2"}
+
 // FlowSchemaOf gives the schema of a table's documents: those of one key are
-// merged, and a deletion removes them.
-func (c *Config) FlowSchemaOf(t *catalog.Table) []byte {
-	key, _ := KeyOf(t)
+// merged, and a deletion removes them. Without a key they are left as they are.
+func (c *Config) FlowSchemaOf(t *catalog.Table, key *Key) []byte {
 	b := []byte(`{"type":"object","required":[`)
-	for i, column := range key {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendName(b, column)
+	for _, column := range key.Columns {
+		b = append(appendName(b, column), ',')
 	}
-	b = append(b, `,"_meta"],"properties":{`...)
-	if len(key) == 0 {
-		b = append(b[:0], `{"type":"object","required":["_meta"],"properties":{`...)
-	}
+	b = append(b, `"_meta"],"properties":{`...)
 	for _, col := range Columns(t) {
 		b = append(appendName(b, col.Name), ':')
-		b = c.appendFlowType(b, col, slices.Contains(key, col.Name))
+		b = c.appendFlowType(b, col, slices.Contains(key.Columns, col.Name))
 		b = append(b, ',')
 	}
-	return append(b, `"_meta":{"type":"object","required":["op","source"],"properties":{`+
+	b = append(b, `"_meta":{"type":"object","required":["op","source"],"properties":{`+
 		`"op":{"type":"string","enum":["c","u","d"]},`+
 		`"before":{"type":"object","reduce":{"strategy":"firstWriteWins"}},`+
 		`"source":{"type":"object","required":["schema","table","loc"],"properties":{"ts_ms":{"type":"integer"},"schema":{"type":"string"},`+
 		`"table":{"type":"string"},"snapshot":{"type":"boolean"},"txid":{"type":"integer"},"loc":{"type":"array","items":{"type":"integer"},"minItems":3,"maxItems":3}}}},`+
-		`"reduce":{"strategy":"merge"}}},`+
-		`"if":{"properties":{"_meta":{"properties":{"op":{"const":"d"}}}}},`+
-		`"then":{"reduce":{"strategy":"merge","delete":true}},"else":{"reduce":{"strategy":"merge"}},"x-infer-schema":true}`...)
+		`"reduce":{"strategy":"merge"}}}`...)
+	if len(key.Columns) > 0 {
+		b = append(b, `,"if":{"properties":{"_meta":{"properties":{"op":{"const":"d"}}}}},`+
+			`"then":{"reduce":{"strategy":"merge","delete":true}},"else":{"reduce":{"strategy":"merge"}}`...)
+	}
+	return append(b, `,"x-infer-schema":true}`...)
 }
 
 // appendFlowType appends the schema of a column. A key is never null there.

@@ -116,6 +116,7 @@ type stream struct {
 	running bool     // RUNNING was said
 	records int64    // since the last state
 	dirty   bool     // its mark changed since
+	early   *early   // set while it is remembered what was written
 }
 
 // NewSink makes a Sink.
@@ -125,12 +126,18 @@ func NewSink(opt Options) *Sink {
 	if s.dialect = (&records{opt: &s.opt}); opt.Flow != nil {
 		s.dialect = &documents{opt: &s.opt, gone: gone(opt)}
 	}
+	if p := opt.State.Position; p != nil {
+		s.stamp.cursor = p.Cursor
+	}
 	for _, t := range opt.Tables {
 		st := &stream{Selected: t, name: t.Stream.Stream.Table()}
 		if opt.Flow == nil {
 			st.only = t.Stream.properties()
 		}
 		st.state = opt.State.Tables[st.name]
+		if st.state == nil && !t.Full {
+			st.early = &early{keys: map[string]millrace.Row{}}
+		}
 		if st.state == nil || st.state.OID != t.OID || st.state.Shape != t.Shape && st.state.Filenode != t.Filenode {
 			st.state = &tableState{} // new, made anew, or rewritten: read it from its beginning
 		}
@@ -252,7 +259,7 @@ func (s *Sink) mark(name millrace.TableName, m millrace.Mark) {
 	s.dirty, st.dirty = true, true
 	st.state.Load, st.state.Rows = json.RawMessage(m.State), m.Rows
 	if m.Done {
-		st.state.Load, st.state.Rows = loadDone, 0
+		st.state.Load, st.state.Rows, st.state.Begun = loadDone, 0, false
 	}
 }
 
@@ -274,7 +281,7 @@ func (s *Sink) state() error {
 	defer s.mu.Unlock()
 	var at *Shared
 	if s.history.System != "" {
-		at = &Shared{Format: formatVersion, System: s.history.System, Timeline: s.history.Timeline, LSN: s.position}
+		at = &Shared{Format: formatVersion, System: s.history.System, Timeline: s.history.Timeline, LSN: s.position, Cursor: s.stamp.cursor}
 	}
 	n, err := s.dialect.state(at, s.order, s.records)
 	if err != nil {

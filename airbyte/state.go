@@ -59,6 +59,8 @@ type Shared struct {
 	System   string       `json:"system_id"`
 	Timeline int32        `json:"timeline"`
 	LSN      millrace.LSN `json:"lsn"`
+	// Cursor is that of the last record before (see MemberCursor).
+	Cursor int64 `json:"cursor,omitempty"`
 }
 
 // tableState is how far one table is. In state_type stream it carries the
@@ -70,7 +72,9 @@ type tableState struct {
 	Shape    string `json:"shape,omitempty"` // see ShapeHash
 	// Load is "done", or how far the table was read.
 	Load json.RawMessage `json:"load,omitempty"`
-	Rows int64           `json:"rows,omitempty"` // read so far, until it is done
+	// Begun: changes of the table were written, if no rows of it.
+	Begun bool  `json:"begun,omitempty"`
+	Rows  int64 `json:"rows,omitempty"` // read so far, until it is done
 	// Generation is the generation_id of a full refresh.
 	Generation *int64 `json:"generation_id,omitempty"`
 }
@@ -163,6 +167,7 @@ func (s *State) at(p *Shared) error {
 		return stateError(fmt.Errorf("it speaks of two systems, %s and %s", s.Position.System, p.System))
 	}
 	s.Position.LSN = min(s.Position.LSN, p.LSN)
+	s.Position.Cursor = max(s.Position.Cursor, p.Cursor)
 	s.Position.Timeline = min(s.Position.Timeline, p.Timeline)
 	return nil
 }
@@ -185,7 +190,7 @@ func (s *State) Keep(c *ConfiguredCatalog) error {
 }
 
 func (s *State) table(m *StreamState) {
-	if m.State == nil || len(m.State.Load) == 0 {
+	if m.State == nil || len(m.State.Load) == 0 && !m.State.Begun {
 		return // never begun: read from its beginning
 	}
 	stream := Stream{Name: m.Stream.Name, Namespace: m.Stream.Namespace}

@@ -84,7 +84,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := c.Conn(nil), "postgres://u:p%40%2F@h:5432/d%20e?sslmode=verify-ca"; got != want {
+	if got, want := c.Conn(), "postgres://u:p%40%2F@h:5432/d%20e?sslmode=verify-ca"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -32,7 +32,8 @@
 // change may hold a row of an unread range, brought by a change that passed early,
 // and has to see what becomes of it, also where a chunk's snapshot has shown that
 // already. The rows of a chunk that such changes have touched since are left out of
-// it. What is repeated that way ends once the stream has passed L.
+// it. What is repeated that way ends once the stream has passed L. Tables without a
+// key are the exception: nothing tells their rows apart, so changes of them wait.
 //
 // A key change is judged for each key. What comes out is an update if both rows
 // are at the destination, a delete or an insert if one of them is, or nothing. If

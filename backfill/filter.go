@@ -244,13 +244,13 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 	}
 	if x.old < 0 || x.new < 0 {
 		v, p, key := look(max(x.old, x.new))
-		return s.settle(v, p, by, key, c)
+		return s.settle(l, v, p, by, key, c)
 	}
 	oldV, oldP, oldKey := look(x.old)
 	newV, newP, newKey := look(x.new)
-	if s.opt.Early {
-		oldPasses := s.settle(oldV, oldP, by, oldKey, &millrace.Change{})
-		return s.settle(newV, newP, by, newKey, &millrace.Change{}) || oldPasses
+	if s.early(l) {
+		oldPasses := s.settle(l, oldV, oldP, by, oldKey, &millrace.Change{})
+		return s.settle(l, newV, newP, by, newKey, &millrace.Change{}) || oldPasses
 	}
 	if oldV == pass && newV == pass {
 		return true
@@ -282,12 +282,12 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 }
 
 // settle does what the verdict about a change of one key asks for.
-func (s *Source) settle(v verdict, p *pending, by author, key []byte, c *millrace.Change) bool {
+func (s *Source) settle(l *load, v verdict, p *pending, by author, key []byte, c *millrace.Change) bool {
 	switch v {
 	case pass:
 		return true
 	case hold:
-		if s.opt.Early {
+		if s.early(l) {
 			p.hold(by, key, &millrace.Change{})
 			return true
 		}
@@ -296,10 +296,14 @@ func (s *Source) settle(v verdict, p *pending, by author, key []byte, c *millrac
 		// What passed early can be taken back by what a chunk shows: its row is not
 		// in the chunk then, and only the stream says so. The stream repeats all that
 		// the chunk shows, in order.
-		return s.opt.Early
+		return s.early(l)
 	}
 	return false
 }
+
+// early tells whether changes of what is not read yet pass. Without a key nothing
+// would tell the rows that they bring from those that the chunk shows.
+func (s *Source) early(l *load) bool { return s.opt.Early && l.table != nil && l.table.Key != nil }
 
 // place judges one key, which lies in the segment with the number. What holds the
 // change is returned as well.
@@ -368,7 +372,7 @@ func (s *Source) truncateLoad(l *load, by author) bool {
 	switch {
 	case !newer:
 		return true
-	case !older && !s.opt.Early:
+	case !older && !s.early(l):
 		return false
 	}
 	// Where changes pass early, rows that are older than it can be at the destination

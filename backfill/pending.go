@@ -157,7 +157,7 @@ func (s *Source) piece(ctx context.Context, p *pending) (*millrace.Txn, error) {
 	s.whole = nil
 	t.Last, t.End = true, s.passed
 	for i := range p.held {
-		if !p.held[i].by.in(&p.view) && !s.opt.Early {
+		if !p.held[i].by.in(&p.view) && !s.early(l) {
 			t.Changes = append(t.Changes, p.held[i].change)
 			t.Size += sizeOf(p.held[i].change.Old) + sizeOf(p.held[i].change.New)
 		}
@@ -216,7 +216,7 @@ func (s *Source) within(ctx context.Context, l *load, changes []held, upto []byt
 // was about are left out.
 func (s *Source) chunkTxn(p *pending, newer []held) *millrace.Txn {
 	changes := p.rows.Changes
-	if s.opt.Early {
+	if s.early(p.load) {
 		touched := map[string]bool{}
 		for i := range newer {
 			touched[string(newer[i].key)] = true

@@ -39,8 +39,8 @@ type Options struct {
 	// 0: 32 MiB.
 	CutBytes int64
 	// Early lets changes of what is not read yet pass at once, for destinations
-	// that take any change; the row follows as it is then. Otherwise they wait
-	// for their chunk.
+	// that take any change; the row follows as it is then. Otherwise, and where a
+	// table has no key, they wait for their chunk.
 	Early bool
 	// Staging names the table of the destination in which the rows of one that is read
 	// again are kept until they take the place of its own. Nil: the destination takes

@@ -27,7 +27,7 @@ func setNames() []string {
 	for _, w := range workloads {
 		names = append(names, w.name)
 	}
-	return append(names, "latency", "load", "wait", "watch", "memory")
+	return append(names, "latency", "load", "wait", "watch", "memory", "connector")
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -106,7 +106,7 @@ func (b *bench) parts() []part {
 			all = append(all, part{"load", true, b.load})
 		}
 	}
-	return append(all, part{"wait", b.full, b.waiting}, part{"watch", b.full, b.watching}, part{"memory", b.full, b.memory})
+	return append(all, part{"wait", b.full, b.waiting}, part{"watch", b.full, b.watching}, part{"memory", b.full, b.memory}, part{"connector", false, b.connector})
 }
 
 // measure takes the parts one by one; with -write the file is saved after each,

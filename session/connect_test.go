@@ -323,17 +323,60 @@ func TestVerifiedTLS(t *testing.T) {
 	if err := connect(base, TLSPolicy{Require: true}); err != nil {
 		t.Error(err)
 	}
-	clientCertificate(t, pg, cert, key, func(params string) error {
+	mine, mineKey := clientCertificate(t, pg, cert, key, func(params string) error {
 		return connect(base+"sslmode=verify-ca sslrootcert="+cert+" "+params, TLSPolicy{Require: true})
 	})
+	certificatesAsText(t, base, cert, mine, mineKey)
+}
+
+// certificatesAsText connects with certificates that are in no file.
+func certificatesAsText(t *testing.T, base, cert, mine, mineKey string) {
+	t.Helper()
+	locked := filepath.Join(t.TempDir(), "locked.key")
+	if out, err := exec.Command("openssl", "rsa", "-aes256", "-traditional", "-passout", "pass:geheim", "-in", mineKey, "-out", locked).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text := func(path string) string {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	connect := func(c Certificates) error {
+		e := Static(millrace.PeerSource, base+"sslmode=verify-ca", "shop")
+		e.TLS, e.Certificates = TLSPolicy{Require: true}, &c
+		conn, err := e.Connect(t.Context(), Check)
+		if err == nil {
+			conn.Close(t.Context())
+		}
+		return err
+	}
+	if err := connect(Certificates{Root: text(cert), Cert: text(mine), Key: text(mineKey)}); err != nil {
+		t.Error(err)
+	}
+	if err := connect(Certificates{Root: text(cert), Cert: text(mine), Key: text(locked), Password: "geheim"}); err != nil {
+		t.Error(err)
+	}
+	checkError(t, connect(Certificates{Root: text(mine), Cert: text(mine), Key: text(mineKey)}), millrace.KindPreflight, "certificate", "")
+	checkError(t, connect(Certificates{Root: text(cert)}), millrace.KindPreflight, "certificate", "")
+	for _, c := range []Certificates{
+		{Root: "no certificate"}, {Root: text(cert), Cert: text(mine)}, {Root: text(cert), Cert: text(mine), Key: "s3cret"},
+		{Root: text(cert), Cert: text(mine), Key: text(locked), Password: "wrong"}, {Root: text(cert), Cert: text(cert), Key: text(mineKey)},
+	} {
+		err := connect(c)
+		if millrace.KindOf(err) != millrace.KindConfig || millrace.HintOf(err) == "" || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%v, want a problem of the configuration", err)
+		}
+	}
 }
 
 // clientCertificate has the server ask for a certificate that its own has signed.
-func clientCertificate(t *testing.T, pg *rig.Postgres, cert, key string, connect func(params string) error) {
+func clientCertificate(t *testing.T, pg *rig.Postgres, cert, key string, connect func(params string) error) (mine, mineKey string) {
 	t.Helper()
 	dir := t.TempDir()
-	mine, request := filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.csr")
-	mineKey := filepath.Join(dir, "client.key")
+	mine, mineKey = filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")
+	request := filepath.Join(dir, "client.csr")
 	for _, args := range [][]string{
 		{"req", "-new", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=postgres", "-out", request, "-keyout", mineKey},
 		{"x509", "-req", "-in", request, "-CA", cert, "-CAkey", key, "-days", "2", "-out", mine},
@@ -348,6 +391,7 @@ func clientCertificate(t *testing.T, pg *rig.Postgres, cert, key string, connect
 		t.Error(err)
 	}
 	checkError(t, connect(""), millrace.KindPreflight, "certificate", "")
+	return mine, mineKey
 }
 
 // giveToServer makes files the server's own, which it demands of its key.

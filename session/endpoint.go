@@ -47,6 +47,8 @@ type Endpoint struct {
 	Conn func() (string, error)
 	Job  string
 	TLS  TLSPolicy
+	// Certificates, if they are set, take the place of those in files.
+	Certificates *Certificates
 	// Timeout bounds one connection attempt; a connect_timeout in the string
 	// takes precedence. Zero means 10 seconds.
 	Timeout time.Duration
@@ -119,6 +121,9 @@ func (e *Endpoint) Config() (*pgx.ConnConfig, error) {
 	}
 	if err := e.TLS.apply(conn, cfg); err != nil {
 		return nil, e.configError(err, tlsHint)
+	}
+	if err := e.Certificates.apply(cfg); err != nil {
+		return nil, e.configError(err, "paste the whole PEM text, from -----BEGIN to the end of its last line")
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = e.timeout()

@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -39,8 +36,9 @@ that is named ` + connectorName + ` is the connector alone.
 
 All verbs but spec read their configuration from the JSON file behind --config, whose
 members spec describes.`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:             cobra.NoArgs,
+		PersistentPreRun: func(*cobra.Command, []string) { a.words = inConnectorWords },
+		RunE:             func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(a.connectorSpec(), a.connectorCheck(), a.connectorDiscover(), a.connectorRead(), a.connectorFlow())
 	return c
@@ -78,13 +76,12 @@ func (a *app) checkConnector(ctx context.Context, w *airbyte.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer k.close()
 	found, err := k.look(ctx)
 	if err != nil {
 		return err
 	}
 	for _, f := range found.Warnings {
-		k.log.Warn(f.String(), "hint", f.Cure)
+		k.log.Warn(f.String(), "hint", inConnectorWords(f.Cure))
 	}
 	return problemsOf(found.Report)
 }
@@ -102,9 +99,9 @@ func problemsOf(r check.Report) error {
 func inWords(err error) string {
 	var lines []string
 	for _, one := range problems(err) {
-		line := oneLine(one.Error())
+		line := oneLine(inConnectorWords(one.Error()))
 		if hint := millrace.HintOf(one); hint != "" {
-			line += " (" + oneLine(hint) + ")"
+			line += " (" + oneLine(inConnectorWords(hint)) + ")"
 		}
 		lines = append(lines, line)
 	}
@@ -128,7 +125,6 @@ func (a *app) discover(ctx context.Context, w *airbyte.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer k.close()
 	found, err := k.look(ctx)
 	if err != nil {
 		return err
@@ -139,7 +135,11 @@ func (a *app) discover(ctx context.Context, w *airbyte.Writer) error {
 	streams := make([]airbyte.Stream, 0, len(found.Tables))
 	for _, t := range found.Tables {
 		published := k.cfg.CreateSlot && found.Publication == nil || found.Publication != nil && found.Publication.Table(t.OID) != nil
-		streams = append(streams, k.cfg.Discover(t, published))
+		s, err := k.cfg.Discover(t, published)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, s)
 	}
 	return w.Send(&airbyte.Message{Type: "CATALOG", Catalog: &airbyte.Catalog{Streams: streams}})
 }
@@ -170,7 +170,6 @@ type connector struct {
 	source   *session.Endpoint
 	patterns catalog.Patterns
 	job      string
-	dir      string // of certificates; "" if there are none
 }
 
 // connectorOfFile reads the configuration behind --config.
@@ -200,18 +199,12 @@ func newConnector(data []byte, w *airbyte.Writer, log *slog.Logger) (*connector,
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "tables", Err: errors.Join(errs...),
 			Hint: `patterns are written as for pg_dump -t, with a schema, such as public.* or public."Odd name"`}
 	}
-	files, err := k.certificates()
-	if err != nil {
-		k.close()
-		return nil, err
-	}
-	conn := cfg.Conn(files)
-	k.source = session.Static(millrace.PeerSource, conn, "connector")
+	k.source = session.Static(millrace.PeerSource, cfg.Conn(), "connector")
 	k.source.Log = k.log
 	k.source.TLS = session.TLSPolicy{Require: cfg.Secure()}
+	k.source.Certificates = k.certificates()
 	c, err := k.source.Config()
 	if err != nil {
-		k.close()
 		return nil, err
 	}
 	if k.job = config.CleanJob(c.Database); k.job == "" {
@@ -221,33 +214,13 @@ func newConnector(data []byte, w *airbyte.Writer, log *slog.Logger) (*connector,
 	return k, nil
 }
 
-// certificates puts those of the configuration into files, where the connection's
-// parameters can name them. close removes them.
-func (k *connector) certificates() (map[string]string, error) {
-	pem := k.cfg.PEM()
-	if len(pem) == 0 {
-		return nil, nil
+// certificates gives those of the configuration; nil: there are none.
+func (k *connector) certificates() *session.Certificates {
+	c := &session.Certificates{Root: k.cfg.SSL.CACertificate, Cert: k.cfg.SSL.ClientCertificate, Key: k.cfg.SSL.ClientKey, Password: k.cfg.SSL.ClientKeyPassword}
+	if c.Root == "" && c.Cert == "" && c.Key == "" {
+		return nil
 	}
-	dir, err := os.MkdirTemp("", "millrace-connector-")
-	if err != nil {
-		return nil, fmt.Errorf("ssl_mode: %w", err)
-	}
-	k.dir = dir
-	signal.Ignore(syscall.SIGPIPE) // a closed stdout is then an error, and the keys do not stay behind
-	for name, text := range pem {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return nil, fmt.Errorf("ssl_mode: %w", err)
-		}
-		pem[name] = path
-	}
-	return pem, nil
-}
-
-func (k *connector) close() {
-	if k.dir != "" {
-		_ = os.RemoveAll(k.dir) // a temporary directory
-	}
+	return c
 }
 
 func (k *connector) slot() string { return or(k.cfg.Replication.Slot, "millrace_"+k.job) }

@@ -52,10 +52,27 @@ type flow struct {
 	log   *slog.Logger
 }
 
-// serve answers requests until stdin ends.
+// serve answers requests until stdin ends, or ctx: then a read of stdin is left
+// alone, which nothing can end.
 func (f *flow) serve(ctx context.Context) error {
+	type result struct {
+		request *airbyte.FlowRequest
+		err     error
+	}
 	for {
-		request, err := f.codec.Read()
+		read := make(chan result, 1)
+		go func() {
+			request, err := f.codec.Read()
+			read <- result{request, err}
+		}()
+		var request *airbyte.FlowRequest
+		var err error
+		select {
+		case r := <-read:
+			request, err = r.request, r.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -106,7 +123,6 @@ func (f *flow) discover(ctx context.Context, d *airbyte.FlowDiscover) (*airbyte.
 	if err != nil {
 		return nil, err
 	}
-	defer k.close()
 	found, err := k.look(ctx)
 	if err != nil {
 		return nil, err
@@ -120,10 +136,6 @@ func (f *flow) discover(ctx context.Context, d *airbyte.FlowDiscover) (*airbyte.
 		if err != nil {
 			return nil, err
 		}
-		if one == nil {
-			f.log.Warn("a table without a key is not offered", "table", t.Name, "hint", "give it a primary key, or REPLICA IDENTITY USING INDEX")
-			continue
-		}
 		discovered.Bindings = append(discovered.Bindings, *one)
 	}
 	return &airbyte.FlowResponse{Discovered: discovered}, nil
@@ -135,7 +147,6 @@ func (f *flow) validate(ctx context.Context, v *airbyte.FlowValidate) (*airbyte.
 	if err != nil {
 		return nil, err
 	}
-	defer k.close()
 	found, err := k.look(ctx)
 	if err != nil {
 		return nil, err
@@ -143,8 +154,15 @@ func (f *flow) validate(ctx context.Context, v *airbyte.FlowValidate) (*airbyte.
 	errs := []error{problemsOf(found.Report)}
 	validated := &airbyte.FlowValidated{Bindings: []airbyte.FlowPath{}}
 	for i := range v.Bindings {
-		name, err := v.Bindings[i].Table()
-		if err == nil && !slices.ContainsFunc(found.Tables, func(t *catalog.Table) bool { return t.Name == name }) {
+		r, err := v.Bindings[i].Resolve()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		name := r.Table()
+		if at := slices.IndexFunc(found.Tables, func(t *catalog.Table) bool { return t.Name == name }); at >= 0 {
+			_, err = k.cfg.FlowKeyOf(found.Tables[at], r.PrimaryKey)
+		} else {
 			err = &millrace.Error{Kind: millrace.KindConfig, Op: fmt.Sprintf("binding %d", i+1), Table: name, Err: errors.New("is not there, or not selected"),
 				Hint: "discover lists what can be captured"}
 		}
@@ -160,9 +178,9 @@ func (f *flow) open(ctx context.Context, o *airbyte.FlowOpen) error {
 	if err != nil {
 		return err
 	}
-	defer k.close()
 	k.cfg.Mode = airbyte.ModeContinuous
-	r := &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, complete: map[airbyte.Descriptor]bool{}, flow: f.codec}
+	r := newReading(k)
+	r.flow = f.codec
 	if r.catalog, r.state, err = airbyte.FlowStreams(o); err != nil {
 		return err
 	}

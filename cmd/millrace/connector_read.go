@@ -62,10 +62,15 @@ type reading struct {
 	stdin   io.Reader
 	flow    *airbyte.FlowCodec // nil: Airbyte's protocol
 
-	selected []airbyte.Selected // incremental
+	selected []airbyte.Selected
+	keys     catalog.Keys // those that are not the tables' own
 	complete map[airbyte.Descriptor]bool
 	start    millrace.LSN
 	rows     *rowReader
+}
+
+func newReading(k *connector) *reading {
+	return &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, keys: catalog.Keys{}, complete: map[airbyte.Descriptor]bool{}}
 }
 
 func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, statePath string) error {
@@ -73,8 +78,8 @@ func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, s
 	if err != nil {
 		return err
 	}
-	defer k.close()
-	r := &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, complete: map[airbyte.Descriptor]bool{}, stdin: os.Stdin}
+	r := newReading(k)
+	r.stdin = os.Stdin
 	if r.catalog, err = fromFile("--catalog", catalogPath, airbyte.ParseCatalog); err != nil {
 		return err
 	}
@@ -138,9 +143,7 @@ func (r *reading) run(ctx context.Context) error {
 	if err != nil {
 		return session.Wrap("read the source's position", millrace.PeerSource, err)
 	}
-	if r.rows, err = newRowReader(ctx, r.source); err != nil {
-		return err
-	}
+	r.rows = newRowReader(r.source, r.keys)
 	defer r.rows.close()
 	if err := r.sort(); err != nil {
 		return err
@@ -193,21 +196,39 @@ func (r *reading) sort() error {
 			r.log.Warn("the table is not there, or not selected", "table", s.Stream.Table())
 			continue
 		}
+		key, err := r.keyOf(s, t)
+		if err != nil {
+			return err
+		}
 		if r.flow != nil {
-			s.Stream.JSONSchema = r.cfg.FlowSchemaOf(t)
+			s.Stream.JSONSchema = r.cfg.FlowSchemaOf(t, &key)
 		} else if err := r.out.Estimate(s.Stream.Descriptor(), max(t.Rows, 0), t.Bytes); err != nil {
 			return err
 		}
-		key, changes := airbyte.KeyOf(t)
-		if !s.Full() && !changes {
-			return &millrace.Error{Kind: millrace.KindConfig, Op: "catalog", Table: t.Name, Err: errors.New("has no key that its changes would name"),
-				Hint: "give it a primary key or REPLICA IDENTITY USING INDEX, or read it with full_refresh"}
+		if key.Chosen && key.Named {
+			r.keys[t.Name] = key.Columns
 		}
 		r.selected = append(r.selected, airbyte.Selected{Stream: s, OID: t.OID, Filenode: t.Filenode,
-			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key, Number: i,
+			Shape: airbyte.ShapeHash(catalog.ShapeOf(t)), Key: key.Columns, Number: i,
 			Full: s.Full(), Skip: r.state.SkipOf(t.Name)})
 	}
 	return nil
+}
+
+// keyOf finds the key that a stream is read by and its changes are told apart by.
+func (r *reading) keyOf(s *airbyte.ConfiguredStream, t *catalog.Table) (airbyte.Key, error) {
+	chosen, err := s.Chosen()
+	if err != nil {
+		return airbyte.Key{}, err
+	}
+	if r.flow != nil {
+		return r.cfg.FlowKeyOf(t, chosen)
+	}
+	key, err := r.cfg.KeyOf(t, chosen)
+	if err == nil && !s.Full() {
+		err = key.CanFollow(t)
+	}
+	return key, err
 }
 
 // stream reads what is incremental.
@@ -220,7 +241,7 @@ func (r *reading) stream(ctx context.Context, stop func(), sink *airbyte.Sink) e
 			},
 			Tables: func(context.Context) ([]capture.Table, error) { return r.captured(), nil },
 		}),
-		Endpoint: r.source, Early: true, Log: r.log,
+		Endpoint: r.source, Early: true, Keys: r.keys, Log: r.log,
 	})}
 	gate.UseText() // JSON is text: what is sent as text needs no decoding, and has no form that is not known
 	failed := make(chan error, 1)

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/airbyte"
@@ -15,20 +17,82 @@ import (
 // rowReader reads rows of the source outside of the stream: whole tables, and
 // single rows whose large values the stream left out. It serves one goroutine.
 type rowReader struct {
-	reader *snapshot.ChunkReader
+	source *session.Endpoint
+	keys   catalog.Keys // of whole tables
 	tables map[uint32]*snapshot.ChunkTable
 	types  map[uint32]*datum.Type
+
+	mu      sync.Mutex
+	reader  *snapshot.ChunkReader // of single rows; nil: not connected
+	resting *time.Timer
 }
 
-func newRowReader(ctx context.Context, source *session.Endpoint) (*rowReader, error) {
-	reader, err := snapshot.NewChunkReader(ctx, source, snapshot.NewLimiter(0))
-	if err != nil {
-		return nil, err
+// restAfter is how long the session of single rows is kept that nobody uses. A
+// continuous run may not need it for weeks.
+const restAfter = 30 * time.Second
+
+func newRowReader(source *session.Endpoint, keys catalog.Keys) *rowReader {
+	return &rowReader{source: source, keys: keys, tables: map[uint32]*snapshot.ChunkTable{}, types: map[uint32]*datum.Type{}}
+}
+
+func (r *rowReader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leave()
+}
+
+// leave closes the session. mu is held.
+func (r *rowReader) leave() {
+	if r.resting != nil {
+		r.resting.Stop()
+		r.resting = nil
 	}
-	return &rowReader{reader: reader, tables: map[uint32]*snapshot.ChunkTable{}, types: map[uint32]*datum.Type{}}, nil
+	if r.reader != nil {
+		r.reader.Close()
+		r.reader = nil
+	}
 }
 
-func (r *rowReader) close() { r.reader.Close() }
+// with does something on the session of single rows, and once more on a new one
+// where the old one turns out to be lost.
+func (r *rowReader) with(ctx context.Context, do func(*snapshot.ChunkReader) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for again := r.reader != nil; ; again = false {
+		if r.reader == nil {
+			reader, err := snapshot.NewChunkReader(ctx, r.source, snapshot.NewLimiter(0))
+			if err != nil {
+				return err
+			}
+			r.reader = reader
+		}
+		err := do(r.reader)
+		if err == nil {
+			r.rest()
+			return nil
+		}
+		r.leave()
+		if !again || !session.Retryable(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// rest has the session closed if nobody uses it for a while. mu is held.
+func (r *rowReader) rest() {
+	if r.resting != nil {
+		r.resting.Stop()
+	}
+	var t *time.Timer
+	t = time.AfterFunc(restAfter, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.resting == t {
+			r.leave()
+		}
+	})
+	r.resting = t
+}
 
 // typeOf describes a column's type. One that is gone is text.
 func (r *rowReader) typeOf(ctx context.Context, c *millrace.Column) (*datum.Type, error) {
@@ -38,9 +102,13 @@ func (r *rowReader) typeOf(ctx context.Context, c *millrace.Column) (*datum.Type
 	if t := r.types[c.Type]; t != nil {
 		return t, nil
 	}
-	types, err := catalog.ReadTypes(ctx, r.reader.Conn(), []uint32{c.Type})
+	var types map[uint32]*catalog.Type
+	err := r.with(ctx, func(reader *snapshot.ChunkReader) (err error) {
+		types, err = catalog.ReadTypes(ctx, reader.Conn(), []uint32{c.Type})
+		return session.Wrap("read a type", millrace.PeerSource, err)
+	})
 	if err != nil {
-		return nil, session.Wrap("read a type", millrace.PeerSource, err)
+		return nil, err
 	}
 	t := types[c.Type].Datum()
 	if t == nil {
@@ -50,49 +118,50 @@ func (r *rowReader) typeOf(ctx context.Context, c *millrace.Column) (*datum.Type
 	return t, nil
 }
 
-func (r *rowReader) describe(ctx context.Context, oid uint32) (*snapshot.ChunkTable, error) {
-	if t := r.tables[oid]; t != nil {
-		return t, nil
-	}
-	t, err := snapshot.DescribeChunks(ctx, r.reader.Conn(), oid, false, nil)
-	if err == nil {
-		r.tables[oid] = t
-	}
-	return t, err
-}
-
 // fetch implements airbyte.Options.Fetch.
-func (r *rowReader) fetch(ctx context.Context, c *millrace.Change) (millrace.Row, error) {
-	t, key, err := r.begin(ctx, c)
-	if errors.Is(err, snapshot.ErrRewritten) { // it was altered since it was described
-		if err = r.reader.Abandon(ctx); err == nil {
-			t, key, err = r.begin(ctx, c)
+func (r *rowReader) fetch(ctx context.Context, c *millrace.Change) (row millrace.Row, err error) {
+	err = r.with(ctx, func(reader *snapshot.ChunkReader) error {
+		row = nil
+		t, key, err := r.begin(ctx, reader, c)
+		if errors.Is(err, snapshot.ErrRewritten) { // it was altered since it was described
+			if err = reader.Abandon(ctx); err == nil {
+				t, key, err = r.begin(ctx, reader, c)
+			}
 		}
-	}
-	if err != nil || key == nil {
-		return nil, err
-	}
-	rows, err := r.reader.One(ctx, t, key)
-	if err == nil {
-		err = r.reader.Abandon(ctx)
-	}
-	if err != nil || len(rows.Changes) == 0 {
-		return nil, err
-	}
-	return translate(rows.Changes[0].New, t.Rel, c.Rel), nil
+		if err != nil || key == nil {
+			return err
+		}
+		rows, err := reader.One(ctx, t, key)
+		if err == nil {
+			err = reader.Abandon(ctx)
+		}
+		if err == nil && len(rows.Changes) > 0 {
+			row = translate(rows.Changes[0].New, t.Rel, c.Rel)
+		}
+		return err
+	})
+	return row, err
 }
 
-// begin begins to read the row of a change; without a key there is nothing to read.
-func (r *rowReader) begin(ctx context.Context, c *millrace.Change) (*snapshot.ChunkTable, []byte, error) {
-	t, err := r.describe(ctx, c.Rel.OID)
-	if err != nil || t.Key == nil {
-		return nil, nil, err
+// begin begins to read the row of a change, which is found by the table's own key;
+// without a key there is nothing to read.
+func (r *rowReader) begin(ctx context.Context, reader *snapshot.ChunkReader, c *millrace.Change) (*snapshot.ChunkTable, []byte, error) {
+	t := r.tables[c.Rel.OID]
+	if t == nil {
+		var err error
+		if t, err = snapshot.DescribeChunks(ctx, reader.Conn(), c.Rel.OID, false, nil); err != nil {
+			return nil, nil, err
+		}
+		r.tables[c.Rel.OID] = t
+	}
+	if t.Key == nil {
+		return nil, nil, nil
 	}
 	key, err := t.Key.EncodeKey(translate(c.New, c.Rel, t.Rel))
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := r.reader.Begin(ctx, t); err != nil {
+	if _, err := reader.Begin(ctx, t); err != nil {
 		delete(r.tables, c.Rel.OID)
 		return nil, nil, err
 	}
@@ -121,8 +190,13 @@ const (
 
 // refresh reads a whole table in one snapshot, a piece at a time.
 func (r *rowReader) refresh(ctx context.Context, sink *airbyte.Sink, s *airbyte.Selected) error {
+	reader, err := snapshot.NewChunkReader(ctx, r.source, snapshot.NewLimiter(0))
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
 	name := s.Stream.Stream.Table()
-	t, err := r.describe(ctx, s.OID)
+	t, err := snapshot.DescribeChunks(ctx, reader.Conn(), s.OID, false, r.keys)
 	if err != nil {
 		return err
 	}
@@ -136,11 +210,11 @@ func (r *rowReader) refresh(ctx context.Context, sink *airbyte.Sink, s *airbyte.
 	if done {
 		return nil
 	}
-	view, err := r.reader.Begin(ctx, t)
+	view, err := reader.Begin(ctx, t)
 	if err != nil {
 		return err
 	}
-	if err := snapshot.AwaitFlushed(ctx, r.reader.Conn(), view.Upto); err != nil {
+	if err := snapshot.AwaitFlushed(ctx, reader.Conn(), view.Upto); err != nil {
 		return err
 	}
 	give := func(rows *snapshot.Rows) error {
@@ -152,11 +226,11 @@ func (r *rowReader) refresh(ctx context.Context, sink *airbyte.Sink, s *airbyte.
 		return sink.Refreshed(ctx, name, rows.Changes, view.Upto, last, rows.Final)
 	}
 	if t.Key == nil {
-		err = r.reader.All(ctx, t, refreshBytes, give)
+		err = reader.All(ctx, t, refreshBytes, give)
 	}
 	for final := t.Key == nil; !final && err == nil; {
 		var rows *snapshot.Rows
-		if rows, err = r.reader.Range(ctx, t, snapshot.Range{After: after}, refreshRows, refreshBytes); err == nil {
+		if rows, err = reader.Range(ctx, t, snapshot.Range{After: after}, refreshRows, refreshBytes); err == nil {
 			final = rows.Final
 			err = give(rows)
 		}
@@ -164,5 +238,5 @@ func (r *rowReader) refresh(ctx context.Context, sink *airbyte.Sink, s *airbyte.
 	if err != nil {
 		return err
 	}
-	return r.reader.Abandon(ctx)
+	return reader.Abandon(ctx)
 }

@@ -52,6 +52,8 @@ type app struct {
 	verbose   bool
 	logFormat string
 	isolated  bool // the environment says nothing: the demo
+
+	words func(string) string // what an error or hint says here; nil: itself
 }
 
 func init() { cobra.EnableCommandSorting = false } // the order of a job's life

@@ -63,14 +63,18 @@ func (a *app) printError(err error) {
 	if a.terminal && os.Getenv("NO_COLOR") == "" {
 		label, hint = "\x1b[31m"+label+"\x1b[0m", "\x1b[36m"+hint+"\x1b[0m"
 	}
+	words := a.words
+	if words == nil {
+		words = func(text string) string { return text }
+	}
 	for _, one := range problems(err) {
-		fmt.Fprintln(a.stderr, label, oneLine(one.Error()))
+		fmt.Fprintln(a.stderr, label, oneLine(words(one.Error())))
 		h := millrace.HintOf(one)
 		if h == "" && strings.HasPrefix(one.Error(), unknownCommand) {
 			h = "millrace --help lists the verbs"
 		}
 		if h != "" {
-			fmt.Fprintln(a.stderr, hint, oneLine(h))
+			fmt.Fprintln(a.stderr, hint, oneLine(words(h)))
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +113,8 @@ func (p *platform) run(t *testing.T, verb string, args ...string) (messages []me
 	cmd := exec.CommandContext(ctx, p.binary, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it hangs
+	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
@@ -151,6 +154,13 @@ func (p *platform) discover(t *testing.T) {
 			p.streams = append(p.streams, map[string]any{"stream": s, "sync_mode": mode, "destination_sync_mode": "append_dedup"})
 		}
 	}
+}
+
+// only takes other streams out of the catalog.
+func (p *platform) only(names ...string) {
+	p.streams = slices.DeleteFunc(p.streams, func(s map[string]any) bool {
+		return !slices.Contains(names, s["stream"].(map[string]any)["name"].(string))
+	})
 }
 
 // readArgs are the arguments of read with the state that the platform has.
@@ -203,17 +213,21 @@ func failure(messages []message) string {
 // reader keeps the newest record of each key, as a destination that deduplicates
 // does, and forgets those that are deleted.
 type reader struct {
-	keys map[string][]string // of each stream
-	rows map[string]map[string]string
+	keys   map[string][]string // of each stream
+	rows   map[string]map[string]string
+	cursor map[string]map[string]int64 // of the newest record of each key
 }
 
 func (p *platform) reader() *reader {
-	r := &reader{keys: map[string][]string{}, rows: map[string]map[string]string{}}
+	r := &reader{keys: map[string][]string{}, rows: map[string]map[string]string{}, cursor: map[string]map[string]int64{}}
 	for _, s := range p.streams {
 		stream := s["stream"].(map[string]any)
 		name := stream["name"].(string)
-		r.rows[name] = map[string]string{}
-		key, _ := stream["source_defined_primary_key"].([]any)
+		r.rows[name], r.cursor[name] = map[string]string{}, map[string]int64{}
+		key, chosen := s["primary_key"].([]any)
+		if !chosen {
+			key, _ = stream["source_defined_primary_key"].([]any)
+		}
 		for _, path := range key {
 			r.keys[name] = append(r.keys[name], path.([]any)[0].(string))
 		}
@@ -221,7 +235,8 @@ func (p *platform) reader() *reader {
 	return r
 }
 
-// take reads messages.
+// take reads messages. Of each key the record counts that has the highest cursor, in
+// whatever order they come; where there is none, the last one.
 func (r *reader) take(messages []message) {
 	for _, m := range messages {
 		if m.Type != "RECORD" {
@@ -231,6 +246,13 @@ func (r *reader) take(messages []message) {
 		var key strings.Builder
 		for _, column := range r.keys[name] {
 			fmt.Fprintf(&key, "%s|", data[column])
+		}
+		if text := data["_ab_cdc_cursor"]; text != nil {
+			var cursor int64
+			if json.Unmarshal(text, &cursor) != nil || cursor <= r.cursor[name][key.String()] {
+				continue
+			}
+			r.cursor[name][key.String()] = cursor
 		}
 		if deleted := data["_ab_cdc_deleted_at"]; deleted != nil && string(deleted) != "null" {
 			delete(r.rows[name], key.String())

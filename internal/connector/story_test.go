@@ -17,8 +17,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/millrace/millrace/internal/rig"
 )
 
@@ -71,20 +69,7 @@ func TestStory(t *testing.T) {
 			p.commit(m)
 		}
 	}
-	const file = "testdata/story.txt"
-	if *update {
-		if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(out.String(), "\n")); diff != "" {
-		t.Errorf("the messages differ from %s (-file +now):\n%s", file, diff)
-	}
+	compareFile(t, "testdata/story.txt", out.Bytes())
 }
 
 // transcribe runs a verb, appends what it writes in a form that is always the
@@ -134,23 +119,25 @@ func (p *platform) transcribe(t *testing.T, out *bytes.Buffer, whole bool, verb 
 
 var (
 	recordCount = regexp.MustCompile(`"recordCount":([0-9.]+)`)
-	unsteady    = regexp.MustCompile(`"(emitted_at|_ab_cdc_lsn|_ab_cdc_updated_at|_ab_cdc_deleted_at|lsn|system_id|timeline|oid|filenode|shape|row_estimate|byte_estimate)":("[^"]*"|[0-9]+)`)
+	unsteady    = regexp.MustCompile(`"(emitted_at|_ab_cdc_lsn|_ab_cdc_cursor|cursor|_ab_cdc_updated_at|_ab_cdc_deleted_at|lsn|system_id|timeline|oid|filenode|shape|row_estimate|byte_estimate)":("[^"]*"|[0-9]+)`)
 	longValue   = regexp.MustCompile(`"[^"\\]{200,}"`)
 )
 
-// steady takes out of a message what differs from run to run. The positions of
-// records are numbered: those of one transaction are the same.
+// steady takes out of a message what differs from run to run. Positions and cursors
+// of records are numbered: the positions of one transaction are the same.
 func steady(line string, seen map[string]int) string {
 	line = unsteady.ReplaceAllStringFunc(line, func(member string) string {
 		name, value, _ := strings.Cut(member, ":")
 		switch what := strings.Trim(name, `"`); what {
 		case "emitted_at", "_ab_cdc_updated_at", "_ab_cdc_deleted_at":
 			return name + ":<time>"
-		case "_ab_cdc_lsn":
-			if seen[value] == 0 {
-				seen[value] = len(seen) + 1
+		case "_ab_cdc_lsn", "_ab_cdc_cursor":
+			what = strings.TrimPrefix(what, "_ab_cdc_")
+			if seen[what+value] == 0 {
+				seen[what]++
+				seen[what+value] = seen[what]
 			}
-			return fmt.Sprintf("%s:<lsn %d>", name, seen[value])
+			return fmt.Sprintf("%s:<%s %d>", name, what, seen[what+value])
 		default:
 			return name + ":<" + what + ">"
 		}

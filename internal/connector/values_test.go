@@ -76,7 +76,7 @@ func byID(messages []message) map[int]map[string]string {
 		row := map[string]string{}
 		for column, value := range m.Record.Data {
 			switch column {
-			case "id", "_ab_cdc_lsn", "_ab_cdc_updated_at":
+			case "id", "_ab_cdc_lsn", "_ab_cdc_cursor", "_ab_cdc_updated_at":
 			default:
 				row[column] = string(value)
 			}
