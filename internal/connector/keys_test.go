@@ -120,38 +120,6 @@ func TestUnfitKey(t *testing.T) {
 	}
 }
 
-// TestRefreshByChosenKey: a table without a key is read whole by the chosen one, and
-// goes on behind the last row.
-func TestRefreshByChosenKey(t *testing.T) {
-	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), keyless+`INSERT INTO events SELECT 1, gen_random_uuid(), 'more', '' FROM generate_series(1, 20000);`)
-	p.makeSlot(t)
-	p.discover(t)
-	for _, s := range p.streams {
-		s["sync_mode"], s["generation_id"] = "full_refresh", 5
-		if s["stream"].(map[string]any)["name"] == "events" {
-			s["primary_key"] = []any{[]any{"tenant"}, []any{"id"}}
-		}
-	}
-	whole := p.sync(t)
-	n, at := 0, ""
-	for _, m := range whole {
-		if m.Type == "RECORD" && m.Record.Stream == "events" && at == "" {
-			n++
-		}
-		if m.Type == "STATE" && at == "" && strings.Contains(string(m.State), `"key":["tenant","id"]`) {
-			at = string(m.State)
-		}
-	}
-	if at == "" || records(whole, "events") != 25000 {
-		t.Fatalf("%d records, a state in the middle: %v", records(whole, "events"), at != "")
-	}
-	p.states = map[string]string{"": at}
-	if rest := records(p.sync(t), "events"); rest != 25000-n {
-		t.Errorf("behind %d records of 25000 came %d", n, rest)
-	}
-}
-
 // TestCursor: the cursor alone says which record of a key is the newest, also within
 // a transaction, and beside what an earlier sync has written and no state speaks of.
 func TestCursor(t *testing.T) {

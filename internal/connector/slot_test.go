@@ -37,7 +37,14 @@ func TestSlotLSNAdvances(t *testing.T) {
 			if mode == "poll" {
 				platform.Go(func() {
 					for ctx.Err() == nil {
-						p.sync(t)
+						messages, code := p.run(t, "read", p.readArgs(t)...)
+						if got := failure(messages); code != 0 && !strings.HasPrefix(got, "transient_error") { // which a platform tries again
+							t.Errorf("read: exit code %d: %s", code, got)
+							return
+						}
+						for _, m := range messages {
+							p.commit(m)
+						}
 					}
 				})
 			} else {
