@@ -63,7 +63,9 @@ func TestChosenKey(t *testing.T) {
 				for _, m := range states {
 					chunks += strings.Count(string(m.State), `"key":["tenant","id"]`)
 				}
-				t.Logf("%d states, %d of them of a load by the key", len(states), chunks)
+				if chunks == 0 {
+					t.Error("no state of a load by the key")
+				}
 			})
 			p.source.SQL(t, `UPDATE events SET id = md5(what)::uuid, tenant = 8 WHERE tenant = 3; DELETE FROM events WHERE tenant = 4; UPDATE docs SET region = 'zug', n = -n WHERE region = 'Zürich';
 				UPDATE events SET what = 'large' WHERE length(big) = 3000`)
@@ -117,6 +119,38 @@ func TestUnfitKey(t *testing.T) {
 	p.config["keys"] = []map[string]any{{"table": "docs", "columns": []string{"id"}}}
 	if messages, _ := p.run(t, "check"); !strings.Contains(messages[len(messages)-1].Status.Message, "the schema is missing") {
 		t.Errorf("%+v", messages)
+	}
+}
+
+// TestRefreshByChosenKey: a table without a key is read whole by the chosen one, and
+// goes on behind the last row.
+func TestRefreshByChosenKey(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), keyless+`INSERT INTO events SELECT 1, gen_random_uuid(), 'more', '' FROM generate_series(1, 20000);`)
+	p.makeSlot(t)
+	p.discover(t)
+	for _, s := range p.streams {
+		s["sync_mode"], s["generation_id"] = "full_refresh", 5
+		if s["stream"].(map[string]any)["name"] == "events" {
+			s["primary_key"] = []any{[]any{"tenant"}, []any{"id"}}
+		}
+	}
+	whole := p.sync(t)
+	n, at := 0, ""
+	for _, m := range whole {
+		if m.Type == "RECORD" && m.Record.Stream == "events" && at == "" {
+			n++
+		}
+		if m.Type == "STATE" && at == "" && strings.Contains(string(m.State), `"key":["tenant","id"]`) {
+			at = string(m.State)
+		}
+	}
+	if at == "" || records(whole, "events") != 25000 {
+		t.Fatalf("%d records, a state in the middle: %v", records(whole, "events"), at != "")
+	}
+	p.states = map[string]string{"": at}
+	if rest := records(p.sync(t), "events"); rest != 25000-n {
+		t.Errorf("behind %d records of 25000 came %d", n, rest)
 	}
 }
 
