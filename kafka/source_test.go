@@ -73,9 +73,21 @@ func forget(t *testing.T, k *rig.Kafka, topic string, at int64) {
 // with a cursor that goes on there; the first one ends the load.
 func TestSourceGivesSignsOfLife(t *testing.T) {
 	t.Parallel()
+	t.Run("tables", func(t *testing.T) {
+		t.Parallel()
+		e := endpoint(rig.SharedKafka(t), newPrefix())
+		signsOfLife(t, e, readable(t, e, 1), e.Prefix+".transaction")
+	})
+	t.Run("stream", func(t *testing.T) {
+		t.Parallel()
+		e := endpoint(rig.SharedKafka(t), newPrefix())
+		signsOfLife(t, e, inStream(t, e), e.Prefix+".stream")
+	})
+}
+
+func signsOfLife(t *testing.T, e *kafka.Endpoint, o kafka.Options, order string) {
+	t.Helper()
 	k := rig.SharedKafka(t)
-	e := endpoint(k, newPrefix())
-	o := readable(t, e, 1)
 	a := relation(1, "a")
 	loaded(t, o, a)
 	w, _ := claimed(t, o)
@@ -115,7 +127,7 @@ func TestSourceGivesSignsOfLife(t *testing.T) {
 		}
 	}
 	// What an idle topic has lost to its retention was read.
-	forget(t, k, e.Prefix+".transaction", -1)
+	forget(t, k, order, -1)
 	write(t, w, txn(8, "v", a))
 	awaitDurable(t, w, 850)
 	if s, err = startSource(t, e, millrace.Checkpoint{Cursor: idle.Cursor, Commit: 600, End: 650, Acked: 700}, false); err != nil {
@@ -170,9 +182,20 @@ func TestSourceNoticesExpiredHistory(t *testing.T) {
 // source, and so do those of another system.
 func TestSourceFollowsOneGeneration(t *testing.T) {
 	t.Parallel()
-	k := rig.SharedKafka(t)
-	e := endpoint(k, newPrefix())
-	o := readable(t, e, 1)
+	t.Run("tables", func(t *testing.T) {
+		t.Parallel()
+		e := endpoint(rig.SharedKafka(t), newPrefix())
+		oneGeneration(t, e, readable(t, e, 1))
+	})
+	t.Run("stream", func(t *testing.T) {
+		t.Parallel()
+		e := endpoint(rig.SharedKafka(t), newPrefix())
+		oneGeneration(t, e, inStream(t, e))
+	})
+}
+
+func oneGeneration(t *testing.T, e *kafka.Endpoint, o kafka.Options) {
+	t.Helper()
 	a := relation(1, "a")
 	loaded(t, o, a)
 	w, _ := claimed(t, o)
