@@ -232,7 +232,11 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 
 // openJob makes the job that the flags of millrace run would.
 func (d *demo) openJob() (*runner, error) {
-	a := &app{stdout: d.stdout, stderr: d.stderr, quiet: !d.verbose, verbose: d.verbose, logFormat: d.logFormat,
+	format := d.logFormat
+	if format == "" && d.terminal {
+		format = "text"
+	}
+	a := &app{stdout: d.stdout, stderr: d.stderr, quiet: !d.verbose, verbose: d.verbose, logFormat: format,
 		job: "demo", from: d.source.URL("shop"), to: d.destination(), tables: []string{"public.*"}, isolated: true}
 	f := runFlags{bootstrap: true, bootstrapFlags: bootstrapFlags{createPublication: true, pgDump: d.source.Bin("pg_dump")}}
 	s, err := a.load(f.override)
