@@ -69,7 +69,7 @@ bench-results: rig ## Twenty minutes on a quiet machine: results, table and limi
 release: ## Static binaries for linux and darwin, amd64 and arm64, with checksums, in dist/
 	@scripts/release.sh
 
-demo: build ## Two servers, a live shop, replication between them, the dashboard; KAFKA=1: into Kafka; Ctrl-C ends it
+demo: build ## Two servers, a live shop, replication between them, the dashboard; KAFKA=1: through Kafka; Ctrl-C ends it
 	@go run ./internal/rig/cmd/fetch 17 18 $(if $(KAFKA),kafka)
 	@./millrace demo --open $(if $(KAFKA),--kafka)
 

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/rig/kafkaserver"
 	"github.com/millrace/millrace/internal/rig/pgserver"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/web"
 )
 
 func (a *app) demoCommand() *cobra.Command {
@@ -33,7 +32,8 @@ to the other and follows it, and shows how far behind that is, here and on the d
 Now and then there is a rush, an import, and a report that locks a table of the target.
 Ctrl-C stops and removes everything. "make demo" fetches the servers first.
 
-With --kafka the shop goes into Kafka, and a consumer reads whole transactions back from it.`,
+With --kafka it goes there through Kafka: one job carries the shop into topics, another one from
+there into the target.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := withSignals(c.Context())
@@ -53,7 +53,7 @@ With --kafka the shop goes into Kafka, and a consumer reads whole transactions b
 	}
 	c.Flags().IntVar(&rate, "rate", 50, "orders per second")
 	c.Flags().BoolVar(&open, "open", false, "open the dashboard in a browser")
-	c.Flags().BoolVar(&throughKafka, "kafka", false, "carry the shop into Kafka, and read it back")
+	c.Flags().BoolVar(&throughKafka, "kafka", false, "carry the shop through Kafka")
 	c.Flags().DurationVar(&duration, "for", 0, "stop after this `TIME` (default: at Ctrl-C)")
 	return c
 }
@@ -65,10 +65,8 @@ type demo struct {
 	open         bool
 	throughKafka bool
 
-	source *pgserver.Server
-	target *pgserver.Server     // nil with Kafka
-	broker *kafkaserver.Cluster // nil without
-	reader *consumer            // of it
+	source, target *pgserver.Server
+	broker         *kafkaserver.Cluster // nil without Kafka
 }
 
 var errDemoDiffers = errors.New("source and target differ")
@@ -80,61 +78,43 @@ func (d *demo) run(ctx context.Context) error {
 			Err:  fmt.Errorf("no PostgreSQL binaries in %s", pgserver.Dir()),
 			Hint: "run it with `make demo`, which fetches them"}
 	}
-	second := fmt.Sprint(majors[1])
+	between := ""
 	if d.throughKafka {
-		second = "Kafka " + kafkaserver.Version
+		between = ", and Kafka " + kafkaserver.Version + " between them"
 	}
-	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %s …\n", majors[0], second)
+	fmt.Fprintf(d.stderr, "starting PostgreSQL %d and %d%s …\n", majors[0], majors[1], between)
 	var err error
 	if d.source, err = pgserver.Start(ctx, pgserver.Options{Major: majors[0], Name: "-demo-source",
 		Settings: []string{"max_slot_wal_keep_size=1GB"}}); err != nil {
 		return err
 	}
 	defer d.source.Close() //nolint:errcheck // the sweep of the next start removes what stays
-	closeOther, err := d.startOther(ctx, majors[1])
-	if err != nil {
+	if d.target, err = pgserver.Start(ctx, pgserver.Options{Major: majors[1], Name: "-demo-target"}); err != nil {
 		return err
 	}
-	defer closeOther()
+	defer d.target.Close() //nolint:errcheck // as above
+	if d.throughKafka {
+		if err := d.startKafka(ctx); err != nil {
+			return err
+		}
+		defer d.broker.Close() //nolint:errcheck // as above
+	}
 	shop, err := d.openShop(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.stderr, "source: psql '%s'\n", d.source.URL("shop"))
-	if d.target != nil {
-		fmt.Fprintf(d.stderr, "target: psql '%s'\n", d.target.URL("shop"))
-	} else {
-		fmt.Fprintf(d.stderr, "Kafka: %s\n", d.broker.Brokers()[0])
-	}
+	fmt.Fprintf(d.stderr, "source: psql '%s'\ntarget: psql '%s'\n", d.source.URL("shop"), d.target.URL("shop"))
 	return d.replicate(ctx, shop)
 }
 
-// startOther starts what the shop is carried to.
-func (d *demo) startOther(ctx context.Context, major int) (closeIt func(), err error) {
-	if !d.throughKafka {
-		if d.target, err = pgserver.Start(ctx, pgserver.Options{Major: major, Name: "-demo-target"}); err != nil {
-			return nil, err
-		}
-		return func() { _ = d.target.Close() }, nil // the sweep of the next start removes what stays
-	}
+func (d *demo) startKafka(ctx context.Context) (err error) {
 	if !kafkaserver.Have() {
-		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "demo --kafka",
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: "demo --kafka",
 			Err:  fmt.Errorf("no Kafka in %s, or no java", kafkaserver.LibDir()),
 			Hint: "run it with `make demo KAFKA=1`, which fetches it; a Java runtime (17 or newer) and Maven are needed"}
 	}
-	if d.broker, err = kafkaserver.Start(ctx, kafkaserver.Options{Name: "-demo"}); err != nil {
-		return nil, err
-	}
-	d.reader = &consumer{rows: make(map[string]int64)}
-	return func() { _ = d.broker.Close() }, nil // as above
-}
-
-// destination is the address of what the shop is carried to.
-func (d *demo) destination() string {
-	if d.target != nil {
-		return d.target.URL("shop")
-	}
-	return "kafka://" + strings.Join(d.broker.Brokers(), ",") + "/shop"
+	d.broker, err = kafkaserver.Start(ctx, kafkaserver.Options{Name: "-demo"})
+	return err
 }
 
 // demoServers chooses the oldest and the newest version at hand.
@@ -153,9 +133,6 @@ func demoServers() []int {
 
 func (d *demo) openShop(ctx context.Context) (*shop, error) {
 	for _, s := range []*pgserver.Server{d.source, d.target} {
-		if s == nil {
-			continue
-		}
 		if err := execute(ctx, s.URL("postgres"), "CREATE DATABASE shop"); err != nil {
 			return nil, err
 		}
@@ -180,65 +157,92 @@ func execute(ctx context.Context, url, sql string) error {
 	return err
 }
 
-// replicate runs a job as millrace run would, with the shop open, until ctx ends
-// or the job does.
+// replicate runs jobs as millrace run would, with the shop open, until ctx ends or
+// one of them does.
 func (d *demo) replicate(ctx context.Context, shop *shop) error {
-	job, err := d.openJob()
+	jobs, err := d.openJobs()
 	if err != nil {
 		return err
 	}
-	// The shop closes first, so that the job can deliver what it did.
-	jobCtx, stopJob := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer stopJob(nil)
-	jobEnded := make(chan error, 1)
-	go func() { jobEnded <- job.run(jobCtx) }()
+	// The shop closes first, so that the jobs can deliver what it did.
+	jobCtx, stopJobs := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopJobs(nil)
+	ended := make(chan error, len(jobs))
+	for _, j := range jobs {
+		go func() { ended <- j.run(jobCtx) }()
+	}
+	left := len(jobs)
+	finish := func(err error) error {
+		stopJobs(errSignal)
+		for ; left > 0; left-- {
+			err = errors.Join(err, <-ended)
+		}
+		return err
+	}
 	shopCtx, closeShop := context.WithCancel(ctx)
 	defer closeShop()
 	shopClosed := make(chan error, 1)
 	go func() { shopClosed <- shop.work(shopCtx, d.rate) }()
 	var side sync.WaitGroup
-	readerEnded := make(chan error, 1)
-	if d.target != nil {
-		side.Go(func() { d.report(shopCtx, job) })
-	} else {
-		side.Go(func() { readerEnded <- d.reader.follow(jobCtx, job) })
-	}
-	side.Go(func() { d.showAddress(shopCtx, job) })
-	defer func() { closeShop(); stopJob(errSignal); side.Wait() }()
+	side.Go(func() { d.report(shopCtx, jobs[len(jobs)-1]) })
+	side.Go(func() { d.showAddresses(shopCtx, jobs) })
+	defer func() { closeShop(); side.Wait() }()
 
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			d.show(job.status(), shop.orders.Load())
+			d.show(jobs, shop.orders.Load())
 			continue
-		case err = <-jobEnded:
-			return errors.Join(err, errors.New("the job ended"))
-		case err = <-readerEnded:
-			closeShop()
-			err = errors.Join(err, <-shopClosed)
+		case err = <-ended:
+			left--
+			return finish(errors.Join(err, errors.New("the job ended")))
 		case err = <-shopClosed:
 		}
 		break
 	}
 	fmt.Fprintln(d.stderr)
-	if err == nil && job.status().State == string(record.Streaming) {
+	if err == nil && stream(jobs) {
 		err = d.settle(shop)
 	}
-	stopJob(errSignal)
-	return errors.Join(err, <-jobEnded)
+	return finish(err)
 }
 
-// openJob makes the job that the flags of millrace run would.
-func (d *demo) openJob() (*runner, error) {
+// stream tells whether all of the jobs do.
+func stream(jobs []*runner) bool {
+	for _, j := range jobs {
+		if j.status().State != string(record.Streaming) {
+			return false
+		}
+	}
+	return true
+}
+
+// openJobs makes the jobs that the flags of millrace run would: one, or one into
+// Kafka and one from there.
+func (d *demo) openJobs() ([]*runner, error) {
+	first := runFlags{bootstrap: true, bootstrapFlags: bootstrapFlags{createPublication: true, pgDump: d.source.Bin("pg_dump")}}
+	if d.broker == nil {
+		job, err := d.openJob("demo", d.source.URL("shop"), d.target.URL("shop"), first)
+		return []*runner{job}, err
+	}
+	prefix := "kafka://" + strings.Join(d.broker.Brokers(), ",") + "/shop"
+	into, err := d.openJob("demo", d.source.URL("shop"), prefix, first)
+	if err != nil {
+		return nil, err
+	}
+	from, err := d.openJob("demo_copy", prefix, d.target.URL("shop"), runFlags{bootstrap: true})
+	return []*runner{into, from}, err
+}
+
+func (d *demo) openJob(name, from, to string, f runFlags) (*runner, error) {
 	format := d.logFormat
 	if format == "" && d.terminal {
 		format = "text"
 	}
 	a := &app{stdout: d.stdout, stderr: d.stderr, quiet: !d.verbose, verbose: d.verbose, logFormat: format,
-		job: "demo", from: d.source.URL("shop"), to: d.destination(), tables: []string{"public.*"}, isolated: true}
-	f := runFlags{bootstrap: true, bootstrapFlags: bootstrapFlags{createPublication: true, pgDump: d.source.Bin("pg_dump")}}
+		job: name, from: from, to: to, tables: []string{"public.*"}, isolated: true}
 	s, err := a.load(f.override)
 	if err != nil {
 		return nil, err
@@ -246,16 +250,20 @@ func (d *demo) openJob() (*runner, error) {
 	return newRunner(a, s, f), nil
 }
 
-// showAddress prints where the dashboard is, and opens it if that is wanted.
-func (d *demo) showAddress(ctx context.Context, job *runner) {
-	select {
-	case <-job.listening:
-	case <-ctx.Done():
-		return
+// showAddresses prints where the dashboards are, and opens the last one, which is
+// that of the copy, if that is wanted.
+func (d *demo) showAddresses(ctx context.Context, jobs []*runner) {
+	url := ""
+	for i, j := range jobs {
+		select {
+		case <-j.listening:
+		case <-ctx.Done():
+			return
+		}
+		rt, _, _, _ := j.keeper.current()
+		url = "http://" + rt.HTTP + "/"
+		fmt.Fprintf(d.stderr, "dashboard%s: %s\n", legs(jobs)[i], url)
 	}
-	rt, _, _, _ := job.keeper.current()
-	url := "http://" + rt.HTTP + "/"
-	fmt.Fprintf(d.stderr, "dashboard: %s\n", url)
 	if !d.open || runtime.GOOS != "darwin" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
 		return
 	}
@@ -267,15 +275,27 @@ func (d *demo) showAddress(ctx context.Context, job *runner) {
 	}
 }
 
+// legs are what tells the jobs apart in what is printed.
+func legs(jobs []*runner) []string {
+	if len(jobs) == 1 {
+		return []string{""}
+	}
+	return []string{" into Kafka", " from Kafka"}
+}
+
 // show prints one line: a terminal's last one is replaced.
-func (d *demo) show(st *web.Status, orders int64) {
-	line := fmt.Sprintf("%s · %s orders · lag %s", st.State, count(orders), lagText(st.Lag))
-	if d.reader != nil {
-		line += fmt.Sprintf(" · %s transactions read back from Kafka", count(d.reader.transactions.Load()))
+func (d *demo) show(jobs []*runner, orders int64) {
+	line := ""
+	for i, j := range jobs {
+		st := j.status()
+		line += strings.TrimPrefix(strings.TrimSpace(legs(jobs)[i])+": ", ": ") + st.State
+		if st.State != string(record.Streaming) && st.Reason != "" {
+			line += ": " + st.Reason + " · "
+			continue
+		}
+		line += " · lag " + lagText(st.Lag) + " · "
 	}
-	if st.State != string(record.Streaming) && st.Reason != "" {
-		line = st.State + ": " + st.Reason
-	}
+	line += count(orders) + " orders"
 	if d.terminal {
 		fmt.Fprint(d.stderr, "\r\x1b[K"+line)
 		return
@@ -283,27 +303,18 @@ func (d *demo) show(st *web.Status, orders int64) {
 	fmt.Fprintln(d.stderr, line)
 }
 
-// settle waits until all of the shop has come through, and compares.
+// settle waits until the target holds all of the shop, and compares.
 func (d *demo) settle(shop *shop) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	sum, other := shop.totals, "target"
-	if d.reader != nil {
-		sum, other = shop.tally, "what was read back"
-	}
-	want, err := sum(ctx, d.source.URL("shop"))
+	want, err := shop.totals(ctx, d.source.URL("shop"))
 	if err != nil {
 		return err
 	}
 	for {
-		var got string
-		if d.reader != nil {
-			got = d.reader.tally()
-		} else {
-			got, err = sum(ctx, d.target.URL("shop"))
-		}
+		got, err := shop.totals(ctx, d.target.URL("shop"))
 		if err == nil && got == want {
-			fmt.Fprintf(d.stderr, "source and %s are equal: %s\n", other, got)
+			fmt.Fprintf(d.stderr, "source and target are equal: %s\n", got)
 			return nil
 		}
 		select {
