@@ -22,8 +22,8 @@ const budget = 128 << 20
 
 // TestSteady runs a mixed load for 20 minutes, or MILLRACE_SOAK_LENGTH: small
 // transactions, savepoints at any depth, documents, and large transactions that are
-// open for a while, of which every third is rolled back. The resident memory is what
-// it was after the first quarter, and everything is the same on both sides.
+// open for a while, of which every third is rolled back. The resident memory stays
+// within the budget and does not grow any more, and everything is the same on both sides.
 func TestSteady(t *testing.T) {
 	if !full() {
 		t.Skip("20 minutes, for make soak")
@@ -136,7 +136,7 @@ func resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// judge compares the medians of the three quarters behind the first.
+// judge compares the medians of the last two quarters.
 func judge(t *testing.T, sizes []int64) {
 	t.Helper()
 	if len(sizes) < 40 {
@@ -154,7 +154,8 @@ func judge(t *testing.T, sizes []int64) {
 	if most > budget {
 		t.Errorf("%d MiB at most, the budget is %d", most>>20, budget>>20)
 	}
-	if medians[3] > medians[1]+medians[1]/5+4 {
+	// It fills up to what max_inflight and the collector's goal allow in the first minutes.
+	if medians[3] > medians[2]+medians[2]/10+4 {
 		t.Errorf("the memory grows: %d MiB", medians)
 	}
 }
