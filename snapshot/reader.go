@@ -56,6 +56,12 @@ type rowWriter interface {
 // copyTo runs COPY … TO STDOUT. After an error of anything but the server the
 // session is closed.
 func (r *reader) copyTo(ctx context.Context, to rowWriter, sql string) (pgconn.CommandTag, error) {
+	// pgconn reads in the background when a write takes longer than some milliseconds,
+	// as on a machine that is busy, and goes on waiting for what comes next: the
+	// answer to the COPY would be its, and not ours.
+	if err := r.pg.SyncConn(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
 	raw, err := r.pg.Hijack()
 	if err != nil {
 		return pgconn.CommandTag{}, err
