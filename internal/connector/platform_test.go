@@ -273,9 +273,14 @@ func (r *reader) table(name string) []string {
 	return slices.Sorted(maps.Values(r.rows[name]))
 }
 
-// equals compares the reader with one that reads everything anew from the
-// database, by way of another slot.
+// equals compares the reader with one that reads everything anew from the database.
 func (p *platform) equals(t *testing.T, r *reader) {
+	t.Helper()
+	p.whole(t).equals(t, r)
+}
+
+// whole reads everything anew, by way of another slot.
+func (p *platform) whole(t *testing.T) *reader {
 	t.Helper()
 	fresh := &platform{source: p.source, binary: p.binary, dir: t.TempDir(), states: map[string]string{}, streams: p.streams, config: maps.Clone(p.config)}
 	fresh.config["replication_method"] = map[string]any{"replication_slot": p.slot() + "_x", "publication": p.slot()}
@@ -283,6 +288,12 @@ func (p *platform) equals(t *testing.T, r *reader) {
 	defer p.source.SQL(t, "SELECT pg_drop_replication_slot('"+p.slot()+"_x')")
 	want := p.reader()
 	want.take(fresh.sync(t))
+	return want
+}
+
+// equals compares what the source has with a reader.
+func (want *reader) equals(t *testing.T, r *reader) {
+	t.Helper()
 	for name := range r.rows {
 		if diff := cmp.Diff(want.table(name), r.table(name)); diff != "" {
 			t.Errorf("stream %s differs from the source (-source +reader):\n%.3000s", name, diff)
