@@ -292,10 +292,10 @@ func (p *platform) whole(t *testing.T) *reader {
 }
 
 // equals compares what the source has with a reader.
-func (want *reader) equals(t *testing.T, r *reader) {
+func (r *reader) equals(t *testing.T, got *reader) {
 	t.Helper()
-	for name := range r.rows {
-		if diff := cmp.Diff(want.table(name), r.table(name)); diff != "" {
+	for name := range got.rows {
+		if diff := cmp.Diff(r.table(name), got.table(name)); diff != "" {
 			t.Errorf("stream %s differs from the source (-source +reader):\n%.3000s", name, diff)
 		}
 	}
