@@ -21,9 +21,9 @@ import (
 // errTimeout is the cause of a load that has held its snapshot for too long.
 var errTimeout = errors.New("not complete within snapshot.timeout")
 
-// besides tells whether what is left of the job's first load is done beside the
+// Besides tells whether what is left of the job's first load is done beside the
 // stream, and Run has nothing more to do.
-func besides(j *record.Job) bool {
+func Besides(j *record.Job) bool {
 	return j != nil && j.ConsistentFrom == 0 && j.Mode == ModeIncremental && !j.LoadStarted.IsZero()
 }
 
@@ -178,20 +178,10 @@ func (l *load) resume(ctx context.Context) error {
 // adopt takes the set of tables from the record, and makes sure that the slot is
 // there, which alone knows what happened since.
 func (l *load) adopt(ctx context.Context) error {
-	slot, err := catalog.ReadSlot(ctx, l.source, l.job.Slot)
-	if err != nil {
-		return session.Wrap("read slot "+l.job.Slot, millrace.PeerSource, err)
+	if err := l.checkSlot(ctx); err != nil {
+		return err
 	}
-	if slot == nil || slot.WALStatus == "lost" || slot.InvalidationReason != "" {
-		return &millrace.Error{Kind: millrace.KindResync, Op: "first load", Peer: millrace.PeerSource,
-			Err:  fmt.Errorf("an earlier one was interrupted, and its slot %s is lost", l.job.Slot),
-			Hint: restartHint}
-	}
-	if l.server.SystemID != l.job.SystemID {
-		return &millrace.Error{Kind: millrace.KindPreflight, Op: "first load", Peer: millrace.PeerSource,
-			Err:  fmt.Errorf("the source is system %s, the job was begun from system %s", l.server.SystemID, l.job.SystemID),
-			Hint: "point the source's URL at that server, or start over: " + restartHint}
-	}
+	var err error
 	if l.replica, err = snapshot.ReplicaAllowed(ctx, l.target); err != nil {
 		return err
 	}
@@ -208,6 +198,26 @@ func (l *load) adopt(ctx context.Context) error {
 		return session.Wrap("read the server", millrace.PeerDestination, err)
 	}
 	return l.prepareDefinitions(ctx, target)
+}
+
+// checkSlot makes sure that the job's slot is there, on the system that the job was
+// begun from.
+func (l *load) checkSlot(ctx context.Context) error {
+	slot, err := catalog.ReadSlot(ctx, l.source, l.job.Slot)
+	if err != nil {
+		return session.Wrap("read slot "+l.job.Slot, millrace.PeerSource, err)
+	}
+	if slot == nil || slot.WALStatus == "lost" || slot.InvalidationReason != "" {
+		return &millrace.Error{Kind: millrace.KindResync, Op: "first load", Peer: millrace.PeerSource,
+			Err:  fmt.Errorf("an earlier one was interrupted, and its slot %s is lost", l.job.Slot),
+			Hint: restartHint}
+	}
+	if l.server.SystemID != l.job.SystemID {
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: "first load", Peer: millrace.PeerSource,
+			Err:  fmt.Errorf("the source is system %s, the job was begun from system %s", l.server.SystemID, l.job.SystemID),
+			Hint: "point the source's URL at that server, or start over: " + restartHint}
+	}
+	return nil
 }
 
 // emptyUnfinished ends whoever still writes, and takes the rows of tables away

@@ -120,7 +120,7 @@ func Run(ctx context.Context, o Options) error {
 		l.log.Info("the first load is complete", "consistent_from", l.job.ConsistentFrom)
 		return nil
 	}
-	if besides(l.job) && !l.Restart {
+	if Besides(l.job) && !l.Restart {
 		l.log.Info("the first load goes on beside the stream")
 		return nil
 	}

@@ -34,6 +34,7 @@ type kafkaLoad struct {
 	sink   *kafka.Sink
 	loader *kafka.Loader
 	opt    KafkaOptions
+	begun  bool // a table is complete: what is left is done beside the stream
 }
 
 // chunkBytes is how much of a table becomes one Kafka transaction: much less
@@ -56,14 +57,12 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 		l.log.Info("the first load is complete", "consistent_from", l.job.ConsistentFrom)
 		return nil
 	}
-	if l.job != nil && !l.Restart && slices.ContainsFunc(l.job.Tables, func(t record.Table) bool { return t.Copied }) {
-		return &millrace.Error{Kind: millrace.KindResync, Op: "first load",
-			Err:  errors.New("it was interrupted, and its snapshot is gone"),
-			Hint: "millrace bootstrap --restart-snapshot --yes starts over; the records of the new load have a higher generation"}
-	}
 	defer l.close()
 	if err := l.connectSource(ctx); err != nil {
 		return err
+	}
+	if l.job != nil && !l.Restart && complete(l.job.Tables) > 0 {
+		return l.takeUp(ctx)
 	}
 	for start := 1; ; start++ {
 		err := l.attempt(ctx)
@@ -79,6 +78,13 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if l.begun {
+			l.log.Warn("the load was interrupted", "cause", err)
+			if err := l.connectSource(ctx); err != nil {
+				return err
+			}
+			return l.takeUp(ctx)
+		}
 		if !errors.Is(err, snapshot.ErrChanged) || start == mostStarts {
 			return err
 		}
@@ -92,19 +98,26 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 // giveUp ends an attempt that failed. Its slot is dropped, which would hold up the
 // source's log for nothing, since the snapshot is gone; but only if the load is
 // known not to be complete, and nobody else has begun another one, whose slot has
-// the same name. complete says that the last step was committed after all.
-func (l *kafkaLoad) giveUp(ctx context.Context) (complete bool) {
+// the same name; and not if a table is complete, which stays. done says that the last
+// step was committed after all.
+func (l *kafkaLoad) giveUp(ctx context.Context) (done bool) {
 	if l.loader == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
-	complete, ours, err := l.loader.Settle(ctx)
+	job, ours, err := l.loader.Settle(ctx)
 	l.loader.Close()
 	l.loader = nil
 	l.close()
-	if complete {
-		return true
+	if job != nil && ours && err == nil {
+		l.job = job
+		if job.ConsistentFrom != 0 {
+			return true
+		}
+		if l.begun = complete(job.Tables) > 0; l.begun {
+			return false // the slot is needed
+		}
 	}
 	if err == nil && ours {
 		if err = l.connectSource(ctx); err == nil {
@@ -115,6 +128,58 @@ func (l *kafkaLoad) giveUp(ctx context.Context) (complete bool) {
 		l.log.Warn("the slot of the interrupted load stays; bootstrap drops it when it starts over", "slot", l.Slot, "another_load", !ours && err == nil, "cause", err)
 	}
 	return false
+}
+
+// takeUp has the rest of an interrupted load done beside the stream. Tables that are
+// complete stay, since the stream goes on right behind them. What there is of the
+// others is taken back by a truncate, and they are read again.
+func (l *kafkaLoad) takeUp(ctx context.Context) error {
+	if err := l.checkSlot(ctx); err != nil {
+		return err
+	}
+	oids := make([]uint32, len(l.job.Tables))
+	for i := range l.job.Tables {
+		oids[i] = l.job.Tables[i].OID
+	}
+	o := l.opt.Sink
+	var err error
+	if o.Facts, err = FactsOf(ctx, l.source, oids); err != nil {
+		return err
+	}
+	sink := kafka.New(o)
+	defer sink.Close() //nolint:errcheck // what counts was confirmed
+	if _, err := sink.Open(ctx); err != nil {
+		return err
+	}
+	cp, err := sink.Claim(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range l.job.Tables {
+		t := &l.job.Tables[i]
+		if t.Copied {
+			continue
+		}
+		c, err := snapshot.DescribeChunks(ctx, l.source, t.OID, false, nil)
+		if err != nil {
+			return err
+		}
+		txn := &millrace.Txn{Chunk: &millrace.Chunk{Table: t.Name}, End: cp.Acked, Last: true,
+			Marks: map[millrace.TableName]millrace.Mark{t.Name: {OID: t.OID}}}
+		sink.UpdateTable(record.Table{OID: t.OID, Name: c.Rel.Name, Filenode: c.Filenode, Shape: c.Shape})
+		if t.Rows > 0 {
+			txn.Changes = []millrace.Change{{Op: millrace.Truncate, Seq: 1, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{c.Rel}}}}
+		}
+		if err := sink.Write(ctx, txn); err != nil {
+			return err
+		}
+	}
+	sink.Beside(ModeIncremental)
+	if _, err := sink.Drain(ctx); err != nil {
+		return err
+	}
+	l.log.Info("the first load goes on beside the stream", "complete", complete(l.job.Tables), "tables", len(l.job.Tables))
+	return nil
 }
 
 func (l *kafkaLoad) attempt(ctx context.Context) error {
@@ -133,6 +198,10 @@ func (l *kafkaLoad) attempt(ctx context.Context) error {
 	}
 	if err := l.fill(ctx); err != nil {
 		return err
+	}
+	if l.Mode == ModeIncremental {
+		l.loader.Close()
+		return nil
 	}
 	err = l.loader.Finish(ctx)
 	if err == nil {
@@ -324,10 +393,10 @@ func (l *kafkaLoad) fill(ctx context.Context) (err error) {
 	if err := l.loader.Keys(rels, facts); err != nil {
 		return err
 	}
-	if err := l.loader.Start(ctx, slot.ConsistentPoint, true, l.job.OwnsPublication, recorded); err != nil {
+	if err := l.loader.Start(ctx, slot.ConsistentPoint, true, l.job.OwnsPublication, l.Mode == ModeIncremental, recorded); err != nil {
 		return err
 	}
-	if l.Mode == ModeNone {
+	if l.Mode == ModeNone || l.Mode == ModeIncremental {
 		return nil
 	}
 	// What an asynchronous commit left in the snapshot must not vanish in a crash

@@ -96,7 +96,7 @@ func (l *load) openJob(ctx context.Context, op string) (err error) {
 	if l.job, _, err = record.Read(ctx, l.target, l.Job); err != nil {
 		return err
 	}
-	if l.job == nil || l.job.ConsistentFrom == 0 && !besides(l.job) {
+	if l.job == nil || l.job.ConsistentFrom == 0 && !Besides(l.job) {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: op,
 			Err:  fmt.Errorf("the first load of job %s is not complete", l.Job),
 			Hint: "millrace bootstrap does it; the set of tables can be changed then"}

@@ -260,9 +260,6 @@ func (c *Config) validateDestination(p *Problems, checks Checks) {
 	if !c.Destination.Postgres.URL.Empty() {
 		p.add("destination", "both postgres and kafka are given, want one")
 	}
-	if c.Snapshot.Mode == ModeIncremental {
-		p.add("snapshot.mode", "%s is not available in this version for Kafka", ModeIncremental)
-	}
 	c.validateKafka(p, checks, "destination", k, kafkaFields("", k))
 	between(p, "destination.kafka.partitions", k.Partitions, 1, 10_000)
 	if registry := k.Format == "json-schema" || k.Format == "avro"; registry != (k.Registry.URL != "") {

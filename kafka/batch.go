@@ -28,6 +28,9 @@ type batch struct {
 	history     *millrace.History
 	idle        millrace.LSN
 
+	chunks int                                  // and marks of loads beside the stream
+	marks  map[millrace.TableName]millrace.Mark // how far these loads have come
+
 	large   *spool.Txn // its records, before those of the batch
 	control []*kgo.Record
 }

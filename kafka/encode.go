@@ -6,8 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -25,7 +28,7 @@ func (w *writer) write(ctx context.Context, t *millrace.Txn) error {
 		w.q.sign(t)
 		return nil
 	}
-	if t.Commit <= w.skip {
+	if t.Chunk == nil && t.Commit <= w.skip {
 		return nil // applied before
 	}
 	err := w.add(ctx, t)
@@ -76,7 +79,11 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 	if err != nil {
 		return err
 	}
-	o := w.begun(TransactionID(t.XID, t.Commit), t.XID, t.Commit, t.Time, t.From)
+	id, commit := TransactionID(t.XID, t.Commit), t.Commit
+	if t.Chunk != nil {
+		id, commit = w.chunk(t)
+	}
+	o := w.begun(id, t.XID, commit, t.Time, t.From)
 	o.first, o.size = len(b.records), b.size
 	w.open, w.batch = o, b
 	if !t.Last {
@@ -87,6 +94,24 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 	}
 	w.opt.Encoder.Begin(o.id, t)
 	return nil
+}
+
+// chunk makes a transaction of a chunk that was read beside the stream: what it is
+// called, and where it stands among the commits. That is where the stream was, and not
+// where the chunk was read: a change that its snapshot does not see can lie below
+// that, and comes later.
+func (w *writer) chunk(t *millrace.Txn) (id string, commit millrace.LSN) {
+	if t.From == nil {
+		t.From = &w.from
+	}
+	if t.Time.IsZero() {
+		t.Time = time.Now()
+	}
+	at := *t.Chunk
+	at.Upto = t.End
+	t.Chunk = &at
+	w.chunks++
+	return "chunk:" + t.Chunk.Table.Schema + "." + t.Chunk.Table.Name + ":" + strconv.FormatInt(w.epoch, 10) + "." + strconv.Itoa(w.chunks), t.End
 }
 
 // put takes a record whose bytes are its own.
@@ -208,12 +233,25 @@ func (w *writer) locate(err error, t *millrace.Txn) error {
 // end completes the source transaction.
 func (w *writer) end(t *millrace.Txn) error {
 	o, b := w.open, w.batch
-	if err := w.finish(o, t.Time, Position{t.XID, t.Commit, t.End}); err != nil {
-		return w.locate(err, t)
+	if t.Chunk == nil || len(o.order) > 0 || o.events > 0 { // some chunks are nothing but a mark
+		if err := w.finish(o, t.Time, Position{t.XID, o.commit, t.End}); err != nil {
+			return w.locate(err, t)
+		}
 	}
-	b.commit, b.end, b.xid, b.time, b.history = t.Commit, t.End, t.XID, t.Time, t.From
-	b.large = o.large
-	b.txns++
+	if t.Chunk != nil {
+		b.idle = max(b.idle, t.End)
+		b.chunks++
+	} else {
+		b.commit, b.end, b.xid, b.time = t.Commit, t.End, t.XID, t.Time
+		b.txns++
+	}
+	b.history, b.large = t.From, o.large
+	if len(t.Marks) > 0 {
+		if b.marks == nil {
+			b.marks = map[millrace.TableName]millrace.Mark{}
+		}
+		maps.Copy(b.marks, t.Marks)
+	}
 	w.open, w.batch = nil, nil
 	w.q.done()
 	return nil

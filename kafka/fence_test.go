@@ -187,14 +187,15 @@ func TestWhatBecameOfALoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Start(deadline(t), 10, true, false, job.Tables); err != nil {
+		if err := l.Start(deadline(t), 10, true, false, false, job.Tables); err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
 	settle := func(l *kafka.Loader, wantComplete, wantOurs bool) {
 		t.Helper()
-		complete, ours, err := l.Settle(deadline(t))
+		job, ours, err := l.Settle(deadline(t))
+		complete := ours && job != nil && job.ConsistentFrom != 0
 		if complete != wantComplete || ours != wantOurs || err != nil {
 			t.Errorf("complete %t, ours %t, %v", complete, ours, err)
 		}

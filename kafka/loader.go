@@ -129,9 +129,16 @@ func (l *Loader) state(s stateJSON) *kgo.Record {
 
 func tableKey(oid uint32) string { return keyTable + strconv.FormatUint(uint64(oid), 10) }
 
-func (e *Endpoint) table(t *record.Table) *kgo.Record {
-	return e.control(tableKey(t.OID), tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name,
-		Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes})
+func (e *Endpoint) table(t *record.Table) *kgo.Record { return e.tableMark(t, nil) }
+
+// tableMark is the record of a table that is loaded beside the stream, if it has a
+// mark.
+func (e *Endpoint) tableMark(t *record.Table, m *millrace.Mark) *kgo.Record {
+	j := tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name, Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes}
+	if m != nil {
+		j.Loading, j.Mark = true, string(m.State)
+	}
+	return e.control(tableKey(t.OID), j)
 }
 
 func (l *Loader) commit(ctx context.Context, records []*kgo.Record) error {
@@ -142,15 +149,22 @@ func (l *Loader) commit(ctx context.Context, records []*kgo.Record) error {
 func (l *Loader) Generation() int64 { return l.job.Generation }
 
 // Start records the slot's consistent point, what of slot and publication is
-// ours, and what is known of the tables under its snapshot.
-func (l *Loader) Start(ctx context.Context, point millrace.LSN, ownsSlot, ownsPublication bool, tables []record.Table) error {
+// ours, and what is known of the tables under its snapshot. beside: they are to be
+// loaded beside the stream, which is all that this load has to do.
+func (l *Loader) Start(ctx context.Context, point millrace.LSN, ownsSlot, ownsPublication, beside bool, tables []record.Table) error {
+	var mark *millrace.Mark
 	l.job.ConsistentPoint, l.job.OwnsSlot, l.job.OwnsPublication, l.job.LoadStarted = point, ownsSlot, ownsPublication, time.Now().UTC()
 	l.job.Tables = tables
 	l.w.cp.End, l.w.cp.Acked = point, point
 	records := []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout))}
+	if beside {
+		mark = &millrace.Mark{}
+		records = append(records, l.state(stateJSON{State: string(record.Stopped), Reason: "the first load goes on beside the stream",
+			Hint: "millrace run, or millrace bootstrap, takes it up"}))
+	}
 	for i := range tables {
 		d := l.w.dests[topicName(l.w.opt.Endpoint.Prefix, tables[i].Name, l.w.opt.Topics.Names)]
-		records = append(records, l.w.opt.Endpoint.table(&tables[i]), l.w.pin(d, tables[i].Name))
+		records = append(records, l.w.opt.Endpoint.tableMark(&tables[i], mark), l.w.pin(d, tables[i].Name))
 	}
 	return l.commit(ctx, records)
 }
@@ -171,31 +185,30 @@ func (l *Loader) Keys(rels []*millrace.Relation, facts func(*millrace.Relation) 
 }
 
 // Settle finds out what has become of a load whose last step has failed, which
-// may have been committed all the same. complete: it is recorded as complete.
-// ours: nobody else has recorded the job since. While it is ours, the job is taken
+// may have been committed all the same, from what is recorded of the job now. ours:
+// nobody else has recorded the job since. While it is ours, the job is taken
 // over from whatever of this Loader is still on its way.
-func (l *Loader) Settle(ctx context.Context) (complete, ours bool, err error) {
+func (l *Loader) Settle(ctx context.Context) (job *record.Job, ours bool, err error) {
 	const op = "look what has become of the first load"
 	e := l.w.opt.Endpoint
 	ctl, err := e.OpenControl()
 	if err != nil {
-		return false, false, err
+		return nil, false, err
 	}
 	defer ctl.Close()
 	s, err := ctl.Read(ctx)
 	if err != nil || s.Generation > l.job.Generation {
-		return false, false, err
+		return nil, false, err
 	}
 	cl, err := e.producer(maxBatch, transactionTimeout, 0)
 	if err != nil {
-		return false, false, err
+		return nil, false, err
 	}
 	defer cl.Close()
 	if s, err = fence(ctx, e, cl); err != nil {
-		return false, false, e.wrap(op, err)
+		return nil, false, e.wrap(op, err)
 	}
-	ours = s.Generation == l.job.Generation
-	return ours && s.Job != nil && s.Job.ConsistentFrom != 0, ours, nil
+	return s.Job, s.Generation == l.job.Generation, nil
 }
 
 // Finish records that the destination is consistent from the consistent point.

@@ -130,7 +130,7 @@ func load(t *testing.T, o kafka.Options, former int64, rels []*millrace.Relation
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Start(ctx, 10, true, false, job.Tables); err != nil {
+	if err := l.Start(ctx, 10, true, false, false, job.Tables); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Finish(ctx); err != nil {

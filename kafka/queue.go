@@ -30,6 +30,7 @@ type queue struct {
 	written millrace.LSN
 	wrote   time.Time
 	busy    bool // the executor works on a batch
+	noted   bool // something is to be recorded that no transaction brings
 }
 
 const (
@@ -59,7 +60,7 @@ func (q *queue) await(ctx context.Context, large bool, failed <-chan struct{}) (
 	for {
 		q.mu.Lock()
 		b := q.prep
-		full := b.size >= q.share || b.large != nil || (q.single || large) && (len(b.records) > 0 || b.commit != 0)
+		full := b.size >= q.share || b.large != nil || (q.single || large) && (len(b.records) > 0 || b.filled())
 		if !full {
 			q.inside = true
 			q.mu.Unlock()
@@ -108,6 +109,17 @@ func (q *queue) flush() {
 	poke(q.changed)
 }
 
+// note has something recorded as soon as possible.
+func (q *queue) note() {
+	q.mu.Lock()
+	q.noted = true
+	q.mu.Unlock()
+	poke(q.changed)
+}
+
+// filled tells whether the batch has a whole transaction, or a chunk.
+func (b *batch) filled() bool { return b.commit != 0 || b.chunks > 0 }
+
 // urge has everything that is held written as soon as possible.
 func (q *queue) urge() {
 	q.mu.Lock()
@@ -122,7 +134,9 @@ func (q *queue) due(now time.Time) (bool, time.Duration) {
 	switch {
 	case q.inside:
 		return false, 0
-	case b.commit != 0:
+	case q.noted:
+		return true, 0
+	case b.filled():
 		age := now.Sub(b.started)
 		return q.flushed || q.single || b.large != nil || b.size >= q.share/2 || age >= maxAge, maxAge - age
 	case q.idleEnd <= q.written:
@@ -169,12 +183,12 @@ func (q *queue) next(ctx context.Context, done *batch) *batch {
 func (q *queue) take(now time.Time) *batch {
 	b := q.prep
 	if q.idleEnd > q.written {
-		b.idle, q.urgent = q.idleEnd, false
+		b.idle, q.urgent = max(b.idle, q.idleEnd), false
 		if b.history == nil {
 			b.history = q.from
 		}
 	}
-	q.written, q.wrote, q.busy = max(q.written, b.end, b.idle), now, true
+	q.written, q.wrote, q.busy, q.noted = max(q.written, b.end, b.idle), now, true, false
 	q.prep, q.spare = q.spare, nil
 	return b
 }
@@ -183,7 +197,7 @@ func (q *queue) take(now time.Time) *batch {
 func (q *queue) quiet() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !q.busy && q.prep.commit == 0 && !(q.urgent && q.idleEnd > q.written)
+	return !q.busy && !q.prep.filled() && !q.noted && !(q.urgent && q.idleEnd > q.written)
 }
 
 // hold gives the memory of the batches.

@@ -150,8 +150,12 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 	}
 	w := &writer{opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: s.ctl.cl, stats: &s.stats, dests: dests, limit: limit,
 		rels: map[*millrace.Relation]*route{}, known: s.known, notes: &s.notes, tables: state.Job.Tables,
-		skip: state.Checkpoint.Commit, cp: state.Checkpoint}
+		job: *state.Job, from: state.Checkpoint.History, loading: map[uint32]*millrace.Mark{}, skip: state.Checkpoint.Commit, cp: state.Checkpoint}
+	for _, m := range state.Checkpoint.Tables {
+		w.loading[m.OID] = &m
+	}
 	w.cp.Epoch++
+	w.epoch = w.cp.Epoch
 	w.pos = newPositions(w.cp.Acked)
 	w.q = newQueue(s.opt.MaxHeld/2, s.opt.Group == 1, &w.cp)
 	// The first transaction says whose the job is now, and moves nothing else.

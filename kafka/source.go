@@ -101,6 +101,14 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	if len(cp.Cursor) > 0 {
 		return nil
 	}
+	if w, err := f.look(); err != nil || w != nil && w.Beside {
+		if err == nil {
+			err = &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: s.opt.Endpoint.Peer,
+				Err:  errors.New("the prefix was loaded beside the stream, so that changes come before their rows, of which this version makes no database"),
+				Hint: "load the prefix with snapshot.mode: consistent, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
+		}
+		return s.opt.Endpoint.wrap("read Kafka", err)
+	}
 	return s.reader.whole(ctx, &from)
 }
 

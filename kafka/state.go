@@ -97,6 +97,9 @@ type tableJSON struct {
 	Copied   bool   `json:"copied"`
 	Rows     int64  `json:"rows_copied"`
 	Bytes    int64  `json:"bytes_copied"`
+	// Loading: the table is loaded beside the stream, and Mark says how far that is.
+	Loading bool   `json:"loading,omitempty"`
+	Mark    string `json:"mark,omitempty"`
 }
 
 type checkpointJSON struct {
@@ -337,6 +340,12 @@ func (b *stateBuilder) finish() *State {
 	for _, t := range b.tables {
 		s.Job.Tables = append(s.Job.Tables, record.Table{OID: t.OID, Name: millrace.TableName{Schema: t.Schema, Name: t.Name},
 			Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes})
+		if t.Loading {
+			if s.Checkpoint.Tables == nil {
+				s.Checkpoint.Tables = map[millrace.TableName]millrace.Mark{}
+			}
+			s.Checkpoint.Tables[millrace.TableName{Schema: t.Schema, Name: t.Name}] = millrace.Mark{OID: t.OID, State: []byte(t.Mark), Rows: t.Rows, Bytes: t.Bytes}
+		}
 	}
 	sortTables(s.Job.Tables)
 	if b.checkpoint != nil {

@@ -160,7 +160,7 @@ func TestStreamTakesLargeTransactionsAndLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Start(deadline(t), 10, true, false, job.Tables); err != nil {
+	if err := l.Start(deadline(t), 10, true, false, false, job.Tables); err != nil {
 		t.Fatal(err)
 	}
 	const loadedRows, rows = 3000, 20_000

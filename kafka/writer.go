@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +41,14 @@ type writer struct {
 	spare  stream          // its buffers
 	known  map[string]bool // the topics that the Sink knows of
 	notes  *notes
-	tables []record.Table // of the job, when it was claimed
+	from   millrace.History
+	epoch  int64 // and chunks number what is loaded beside the stream
+	chunks int
+
+	// What is recorded of the job. Of the executor, once it was claimed.
+	job     record.Job
+	tables  []record.Table
+	loading map[uint32]*millrace.Mark // of tables that are loaded beside the stream
 
 	// Of the executor.
 	cp   millrace.Checkpoint
@@ -149,7 +157,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	for i := range b.records {
 		cl.Produce(ctx, &b.records[i], p.done)
 	}
-	for _, r := range append(b.control, w.noted()...) {
+	for _, r := range slices.Concat(b.control, w.marked(b), w.noted()) {
 		cl.Produce(ctx, r, p.done)
 	}
 	cl.Produce(ctx, w.opt.Endpoint.control(keyCheckpoint, checkpointRecord(&cp)), p.done)

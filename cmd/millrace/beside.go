@@ -39,7 +39,7 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 			stop(err)
 		case err == nil && r.flags.untilLoaded:
 			stop(errLoaded)
-		case err == nil && e.from == nil:
+		case err == nil && r.kafka == nil && e.from == nil:
 			r.addKeys(running, e)
 		}
 	}()
@@ -64,15 +64,7 @@ func (r *runner) complete(ctx context.Context, e *engine) error {
 	if err != nil {
 		return err
 	}
-	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
-	finish := func() error { return bootstrap.Finish(ctx, o, at) }
-	if e.from != nil {
-		finish = func() error { return bootstrap.FinishFromKafka(ctx, o, at, e.from.described()) }
-	}
-	if err := r.retry(ctx, finish); err != nil {
-		return err
-	}
-	if err := r.reread(ctx); err != nil {
+	if err := r.finish(ctx, e, at); err != nil {
 		return err
 	}
 	r.progress.Loading(false)
@@ -85,6 +77,32 @@ func (r *runner) complete(ctx context.Context, e *engine) error {
 		r.keeper.set(record.CatchingUp, behindTheStart)
 	}
 	return nil
+}
+
+// finish records that the destination is consistent.
+func (r *runner) finish(ctx context.Context, e *engine, at millrace.LSN) error {
+	if e.kafka == nil {
+		o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
+		finish := func() error { return bootstrap.Finish(ctx, o, at) }
+		if e.from != nil {
+			finish = func() error { return bootstrap.FinishFromKafka(ctx, o, at, e.from.described()) }
+		}
+		if err := r.retry(ctx, finish); err != nil {
+			return err
+		}
+		return r.reread(ctx)
+	}
+	for {
+		e.kafka.Complete(at) // again, if the transaction that was to bring it has failed
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := r.reread(ctx); err != nil || r.loaded() {
+			return err
+		}
+	}
 }
 
 // awaitMarks waits until the destination has committed the end of all loads, and

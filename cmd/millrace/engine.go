@@ -54,24 +54,21 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		Parallel: r.Source.Postgres.Streaming == config.StreamingParallel,
 		Ahead:    e.ahead(r), LocalOnly: r.Source.Postgres.Origin == config.OriginNone,
 	})
-	o := r.relayOptions()
+	o, loads := r.relayOptions(), backfill.Options{Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel,
+		Rate: int64(r.Snapshot.Rate), Keys: r.keys, OnDone: e.tellLoaded, Log: r.log}
 	if r.kafka != nil {
 		sink, err := r.newKafkaSink(ctx, j, e.spool)
 		if err != nil {
 			return nil, errors.Join(err, e.spool.Close())
 		}
-		e.kafka = sink
-		o.Source, o.Sink = e.source, sink
-		e.relay = relay.New(o)
-		return e, nil
+		e.kafka, o.Sink, loads.Early = sink, sink, true
+	} else {
+		e.sink = apply.New(r.applyOptions())
+		o.Sink = e.sink
+		loads.Staging = func(oid uint32) millrace.TableName { return record.StagingTable(r.Job, oid) }
 	}
-	e.sink = apply.New(r.applyOptions())
-	e.backfill = backfill.New(backfill.Options{
-		Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel, Rate: int64(r.Snapshot.Rate), Keys: r.keys,
-		Staging: func(oid uint32) millrace.TableName { return record.StagingTable(r.Job, oid) },
-		OnDone:  e.tellLoaded, Log: r.log,
-	})
-	o.Source, o.Sink = e.backfill, e.sink
+	e.backfill = backfill.New(loads)
+	o.Source = e.backfill
 	onSession := o.OnSession
 	o.OnSession = func(cp millrace.Checkpoint) {
 		onSession(cp)

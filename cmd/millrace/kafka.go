@@ -157,6 +157,9 @@ func (s *settings) loadKafka(ctx context.Context, o bootstrap.Options) error {
 	if err != nil {
 		return err
 	}
+	if bootstrap.Besides(state.Job) && !o.Restart {
+		return nil // the slot tells whether another instance works on it
+	}
 	if rt := state.Newest(o.Instance); rt != nil && time.Since(rt.HeartbeatAt) < silentBeats*s.Safety.HeartbeatInterval {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: "first load",
 			Err:  fmt.Errorf("another instance works on job %s: pid %d on %s", s.Job, rt.PID, rt.Host),

@@ -360,11 +360,11 @@ func (r *runner) stream(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
-	if e.backfill != nil { // else the set is fixed
+	if r.kafka == nil { // else the set is fixed
 		watching.Go(func() { r.watchSet(side, e) })
 	}
 	if r.loaded() {
-		if e.backfill != nil {
+		if r.kafka == nil {
 			watching.Go(func() { r.addKeys(side, e) })
 		}
 		return r.judge(ctx, j, e.run(ctx))
