@@ -60,12 +60,9 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 	}
 	t := r.topics[name]
 	if t == nil {
-		found, err := topics(ctx, r.cl, name)
-		if err != nil {
+		var err error
+		if t, err = r.describe(ctx, name); err != nil {
 			return nil, err
-		}
-		if t = found[name]; t == nil {
-			return nil, r.gone(name, "it was deleted")
 		}
 		if slices.Contains(t.leaders, -1) {
 			if t, err = awaitLeader(ctx, r.cl, t); err != nil {
@@ -184,11 +181,13 @@ func (r *Reader) outOfRange(ctx context.Context, p *partition) error {
 	if err != nil {
 		return err
 	}
-	if at := first[p.topic][p.n]; at > p.next && p.compact {
-		p.next = at
+	p.first = first[p.topic][p.n]
+	if p.first > p.next && (p.compact || p != r.order()) {
+		// It may have been a marker, or what was given up. If it was more, the END that
+		// names the partition tells, as behind a cursor.
+		p.next = p.first
 		return nil
 	}
-	p.first = first[p.topic][p.n]
 	return r.expired(p, p.next)
 }
 
@@ -210,14 +209,11 @@ func (r *Reader) refresh(ctx context.Context, p *partition) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	found, err := topics(ctx, r.cl, p.topic.name)
+	t, err := r.describe(ctx, p.topic.name)
 	if err != nil {
 		return err
 	}
-	t := found[p.topic.name]
 	switch {
-	case t == nil:
-		return r.gone(p.topic.name, "it was deleted")
 	case t.id != p.topic.id:
 		return r.gone(p.topic.name, "it was deleted and created again")
 	case len(t.leaders) != len(p.topic.leaders):
@@ -229,6 +225,32 @@ func (r *Reader) refresh(ctx context.Context, p *partition) error {
 	}
 	*p.topic = *t
 	return nil
+}
+
+// unknownFor is how long a topic may be unknown that was there before.
+const unknownFor = 5 * time.Second
+
+// describe asks for a topic that somebody has written to. Brokers hear of a new one
+// one after the other: it was deleted only if none of those that are asked knows it for
+// a while.
+func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
+	for until := time.Now().Add(unknownFor); ; {
+		found, err := topics(ctx, r.cl, name)
+		if err != nil {
+			return nil, err
+		}
+		if t := found[name]; t != nil {
+			return t, nil
+		}
+		if time.Now().After(until) {
+			return nil, r.gone(name, "it was deleted")
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // The cursor holds, for each topic, its id, and for each partition the offset

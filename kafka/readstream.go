@@ -147,6 +147,11 @@ func (r *Reader) takePart(ctx context.Context, rec *kgo.Record, value []byte, la
 		}
 	}
 	if name, ok := strings.CutPrefix(part.ID, "chunk:"); ok {
+		if last && part.Events == 0 {
+			if err := r.describedEmpty(ctx, name, part.Commit); err != nil {
+				return nil, err
+			}
+		}
 		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{Table: r.chunkTable(name)}
 	}
 	s.given++
@@ -178,6 +183,24 @@ func (r *Reader) described(ctx context.Context, rec *kgo.Record, e *krecord.Elem
 		return r.malformed(rec, fmt.Errorf("version %d of %s has no description in the schema topic", e.Version, e.Topic))
 	}
 	return r.take(ctx, v)
+}
+
+// describedEmpty takes up the description of a table that was loaded without rows, which
+// no change names: the one that was written with its chunk.
+func (r *Reader) describedEmpty(ctx context.Context, chunk string, at millrace.LSN) error {
+	if err := r.moreVersions(ctx); err != nil {
+		return err
+	}
+	for key, rec := range r.stream.versions {
+		v, err := krecord.ParseTableVersion(rec.Value)
+		if err != nil {
+			return err
+		}
+		if v.Commit == at && r.tables[key.topic] == nil && strings.HasPrefix(chunk, v.Schema+"."+v.Table+":") {
+			return r.take(ctx, rec)
+		}
+	}
+	return nil
 }
 
 // moreVersions reads the descriptions up to the end that the schema topic has

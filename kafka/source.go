@@ -98,18 +98,25 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	s.given, s.sign, s.seen, s.upto = cp.Acked, nil, nil, -1
 	s.marks = cp.Tables
 	s.loads = s.opt.Loads != nil && s.opt.Loads()
-	if len(cp.Cursor) > 0 {
+	if len(cp.Cursor) > 0 && !s.loads {
 		return nil
 	}
-	if w, err := f.look(); err != nil || w != nil && w.Beside {
+	if w, err := f.look(); err != nil || w.Beside {
 		if err == nil {
-			err = &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: s.opt.Endpoint.Peer,
-				Err:  errors.New("the prefix was loaded beside the stream, so that changes come before their rows, of which this version makes no database"),
-				Hint: "load the prefix with snapshot.mode: consistent, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
+			err = s.besideError()
 		}
 		return s.opt.Endpoint.wrap("read Kafka", err)
 	}
+	if len(cp.Cursor) > 0 {
+		return nil
+	}
 	return s.reader.whole(ctx, &from)
+}
+
+func (s *Source) besideError() error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: s.opt.Endpoint.Peer,
+		Err:  errors.New("the prefix was loaded beside the stream, so that changes come before their rows, of which this version makes no database"),
+		Hint: "load the prefix with snapshot.mode: consistent, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
 }
 
 // Next implements millrace.Source.
@@ -169,13 +176,16 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if got := w.History; got.System != s.from.System || got.Generation != s.from.Generation {
 		return nil, otherHistory(s.opt.Endpoint, &got, s.from, 0)
 	}
+	if s.loads && w.Beside { // it was interrupted, and goes on like that
+		return nil, s.besideError()
+	}
 	return s.life(w), nil
 }
 
 // due tells whether w says something that was not given out.
 func (s *Source) due(w *Written) bool {
 	h := w.History
-	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && w.From != 0 || w.From != 0 && w.Acked > s.given
+	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 || w.Beside) || w.From != 0 && w.Acked > s.given
 }
 
 // life makes the sign of life of what the writing job says. It has the form of a

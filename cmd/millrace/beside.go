@@ -121,6 +121,7 @@ func (r *runner) awaitMarks(ctx context.Context) (at millrace.LSN, err error) {
 			return 0, err
 		}
 		switch {
+		case left == 0 && at == 0: // nothing is committed: there was no table to be marked
 		case left == 0 && ended:
 			return at, nil
 		case left == 0: // the marks can be read after the position: once more

@@ -27,13 +27,20 @@ type unbottled struct {
 
 	mu       sync.Mutex
 	versions []*krecord.TableVersion // when all rows of the first load had come
+	all      bool                    // they have: what is new from here on belongs to no load
 }
 
 // whole takes note of the tables' descriptions, which their foreign keys are made of.
 func (u *unbottled) whole(versions []*krecord.TableVersion) {
 	u.mu.Lock()
-	u.versions = versions
+	u.versions, u.all = versions, true
 	u.mu.Unlock()
+}
+
+func (u *unbottled) hasAll() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.all
 }
 
 func (u *unbottled) described() []*krecord.TableVersion {
@@ -47,7 +54,8 @@ func (r *runner) unbottle() *engine {
 	e := &engine{loaded: make(chan struct{}, 1)}
 	loads := func() bool { return !r.loaded() }
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
-	u := &unbottled{tables: bootstrap.NewUnbottled(o, loads)}
+	u := &unbottled{}
+	u.tables = bootstrap.NewUnbottled(o, func() bool { return loads() && !u.hasAll() })
 	u.Source = kafka.NewSource(kafka.SourceOptions{
 		Endpoint: r.prefix, Match: r.patterns.Match, Lock: r.lockSource, Loads: loads, Log: r.log,
 		MaxHeld: int64(r.Resources.MaxInflight) / 2,
@@ -81,6 +89,8 @@ func (r *runner) joined(ctx context.Context, oid uint32) {
 			return
 		}
 	}
+	r.reading.Lock()
+	defer r.reading.Unlock()
 	j, _, err := r.readLedger(ctx)
 	if err != nil || j == nil {
 		return // it is shown a little later
