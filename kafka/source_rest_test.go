@@ -100,7 +100,7 @@ func TestReaderDescribesEmptyTables(t *testing.T) {
 			}
 			return nil
 		}})
-		if x, changes := whole(t, r); x.Chunk == nil || x.Chunk.Table != a.Name || len(changes) != 0 || told != 1 {
+		if x, changes := whole(t, r); x.Chunk == nil || len(changes) != 0 || told != 1 {
 			t.Errorf("%s: %+v, told of the table %d times", layout, x, told)
 		}
 	}
