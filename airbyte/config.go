@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 
@@ -112,9 +113,30 @@ func jsonProblem(err error) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("no JSON at byte %d", syntax.Offset)
 	case errors.As(err, &kind):
-		return fmt.Errorf("member %s: want %s, got %s", kind.Field, kind.Type, kind.Value)
+		where := ""
+		if kind.Field != "" {
+			where = "member " + kind.Field + ": "
+		}
+		return fmt.Errorf("%swant %s, got %s", where, jsonKind(kind.Type), kind.Value)
 	}
 	return errors.New("no JSON object")
+}
+
+// jsonKind names what JSON has for a type.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "a number"
 }
 
 func (c *Config) defaults() {

@@ -3,6 +3,7 @@ package airbyte
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -47,6 +48,25 @@ func (c *Config) KeyOf(t *catalog.Table, chosen []string) (Key, error) {
 	}
 	k.Named = t.Carries(chosen)
 	return k, nil
+}
+
+// CheckKeys finds what is wrong with the keys of the configuration, where these are
+// the tables that are selected.
+func (c *Config) CheckKeys(tables []*catalog.Table) error {
+	if len(tables) == 0 {
+		return nil // which is a problem of its own
+	}
+	var errs []error
+	missing := maps.Clone(c.keys)
+	for _, t := range tables {
+		delete(missing, t.Name)
+		_, err := c.KeyOf(t, nil)
+		errs = append(errs, err)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(missing), func(a, b millrace.TableName) int { return strings.Compare(a.String(), b.String()) }) {
+		errs = append(errs, keyError(name, errors.New("is not there, or not selected"), "correct its name under keys, or take it out there"))
+	}
+	return errors.Join(errs...)
 }
 
 // ownKey gives the columns that tell a table's rows apart by its definition:

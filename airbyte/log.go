@@ -13,8 +13,8 @@ import (
 func NewLogger(w *Writer, level slog.Level) *slog.Logger {
 	h := &logHandler{out: w, buf: &bytes.Buffer{}, mu: &sync.Mutex{}}
 	h.text = slog.NewTextHandler(h.buf, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
-			return slog.Attr{} // the message has its own
+		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+			return slog.Attr{} // the LOG message has its own
 		}
 		return a
 	}})
@@ -39,7 +39,8 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if err := h.text.Handle(ctx, r); err != nil {
 		return err
 	}
-	return h.out.Send(&Message{Type: "LOG", Log: &Log{Level: logLevel(r.Level), Message: strings.TrimRight(h.buf.String(), "\n")}})
+	text := strings.TrimRight(r.Message+" "+h.buf.String(), " \n")
+	return h.out.Send(&Message{Type: "LOG", Log: &Log{Level: logLevel(r.Level), Message: text}})
 }
 
 // WithAttrs implements slog.Handler.

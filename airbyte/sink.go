@@ -141,10 +141,10 @@ func NewSink(opt Options) *Sink {
 		if st.state == nil || st.state.OID != t.OID || st.state.Shape != t.Shape && st.state.Filenode != t.Filenode {
 			st.state = &tableState{} // new, made anew, or rewritten: read it from its beginning
 		}
-		if t.Full && !sameRefresh(st.state, t.Stream) {
+		if t.Full && !sameRefresh(st.state, t.Stream) || !t.Full && st.state.Full {
 			st.state = &tableState{}
 		}
-		st.state.Generation = nil
+		st.state.Generation, st.state.Full = nil, t.Full
 		if t.Full {
 			st.state.Generation = t.Stream.GenerationID
 		}

@@ -77,6 +77,8 @@ type tableState struct {
 	Rows  int64 `json:"rows,omitempty"` // read so far, until it is done
 	// Generation is the generation_id of a full refresh.
 	Generation *int64 `json:"generation_id,omitempty"`
+	// Full: Load is that of a full refresh, behind which no changes were followed.
+	Full bool `json:"full,omitempty"`
 }
 
 var loadDone = json.RawMessage(`"done"`)
@@ -111,20 +113,16 @@ func ParseState(data []byte) (*State, error) {
 	if len(data) == 0 || bytes.Equal(data, []byte("null")) || bytes.Equal(data, []byte("{}")) {
 		return s, nil
 	}
-	var messages []struct {
-		Type    string       `json:"type"`
-		Global  *GlobalState `json:"global"`
-		Global2 *GlobalState `json:"global_"` // as some clients spell it
-		Stream  *StreamState `json:"stream"`
-	}
+	var messages []givenState
 	if err := json.Unmarshal(data, &messages); err != nil {
 		return nil, stateError(jsonProblem(err))
 	}
-	for _, m := range messages {
+	for i, m := range messages {
 		if m.Global == nil {
 			m.Global = m.Global2
 		}
 		switch {
+		case m.empty():
 		case m.Global != nil:
 			if err := s.at(m.Global.Shared); err != nil {
 				return nil, err
@@ -142,9 +140,27 @@ func ParseState(data []byte) (*State, error) {
 				s.streams[stream.Table()] = m.Stream.State.Shared
 			}
 			s.table(m.Stream)
+		case m.Stream == nil:
+			return nil, configError("state", fmt.Errorf("message %d is neither GLOBAL nor STREAM", i+1),
+				"pass an array of what stands under state in STATE messages")
 		}
 	}
 	return s, nil
+}
+
+// givenState is one state of those that a platform gives back.
+type givenState struct {
+	Type    string          `json:"type"`
+	Global  *GlobalState    `json:"global"`
+	Global2 *GlobalState    `json:"global_"` // as some clients spell it
+	Stream  *StreamState    `json:"stream"`
+	Data    json.RawMessage `json:"data"` // of a LEGACY one
+}
+
+// empty tells whether it is a platform's word for none.
+func (m *givenState) empty() bool {
+	none := len(m.Data) == 0 || string(m.Data) == "null" || string(m.Data) == "{}"
+	return (m.Type == "" || m.Type == "LEGACY") && none && m.Global == nil && m.Stream == nil
 }
 
 func stateError(err error) error {

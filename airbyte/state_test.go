@@ -29,6 +29,7 @@ func TestStates(t *testing.T) {
 		{"global", `[{"type":"GLOBAL","global":` + global + `}]`, 0x16B3748, true},
 		{"global_", `[{"type":"GLOBAL","global_":` + global + `,"stream":null}]`, 0x16B3748, true},
 		{"streams", `[` + one("items", "0/10") + `,` + one("orders", "0/20") + `]`, 0x10, true},
+		{"legacy", `[{"type":"LEGACY","data":{}}]`, 0, false},
 		{"stream without state", `[{"type":"STREAM","stream":{"stream_descriptor":{"name":"orders","namespace":"public"}}}]`, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -57,9 +58,14 @@ func TestForeignStates(t *testing.T) {
 	for _, state := range []string{
 		`[{"type":"GLOBAL","global":{"shared_state":{"state":{"[\"db\",{}]":"{\"lsn\":1}"}},"stream_states":[]}}]`,
 		`[{"type":"GLOBAL","global":{"shared_state":{"format":2,"system_id":"7","lsn":"0/1"},"stream_states":[]}}]`,
+		`[{"type":"STATE","state":{"type":"GLOBAL","global":{"shared_state":null,"stream_states":[]}}}]`,
+		`[{"type":"GLOBAL"}]`,
+		`{"type":"GLOBAL"}`,
+		`[7]`,
 		`{"a":`,
 	} {
-		if _, err := ParseState([]byte(state)); err == nil || millrace.HintOf(err) == "" {
+		_, err := ParseState([]byte(state))
+		if err == nil || millrace.HintOf(err) == "" || strings.Contains(err.Error(), "struct") {
 			t.Errorf("%s: error %v", state, err)
 		}
 	}
@@ -77,8 +83,12 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s is not mentioned in %v", member, err)
 		}
 	}
-	if _, err := ParseConfig([]byte(`{"password":"s3cret","port":"x"}`)); err == nil || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("a wrong type: %v", err)
+	for doc, say := range map[string]string{
+		`{"password":"s3cret","port":"x"}`: "member port: want a number, got string", `{"ssl_mode":"s3cret"}`: "member ssl_mode: want an object", `["s3cret"]`: "config: want an object, got array",
+	} {
+		if _, err := ParseConfig([]byte(doc)); err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), say) {
+			t.Errorf("a wrong type: %v", err)
+		}
 	}
 	c, err := ParseConfig([]byte(`{"host":"h","database":"d e","username":"u","password":"p@/","unknown":1,"ssl_mode":{"mode":"verify-ca"}}`))
 	if err != nil {
@@ -153,5 +163,23 @@ func TestRefreshByAnotherKey(t *testing.T) {
 	}
 	if after, done := s.Refresh(name, []string{"b"}); after != nil || done {
 		t.Errorf("another key: %x, %v", after, done)
+	}
+}
+
+// TestIncrementalAfterRefresh: a full refresh is no beginning of an incremental read,
+// since the changes behind it were not followed.
+func TestIncrementalAfterRefresh(t *testing.T) {
+	name := millrace.TableName{Schema: "public", Name: "t"}
+	for _, full := range []bool{false, true} {
+		st := ConfiguredStream{Stream: Stream{Name: "t"}, SyncMode: Incremental}
+		state := &State{Tables: map[millrace.TableName]*tableState{name: {OID: 5, Filenode: 5, Shape: "s", Load: loadDone, Full: full}}}
+		s := NewSink(Options{Config: &Config{}, State: state, Tables: []Selected{{Stream: &st, OID: 5, Filenode: 5, Shape: "s"}}})
+		cp, err := s.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, load := cp.Tables[name]; load != full || len(m.State) > 0 {
+			t.Errorf("after a full refresh (%v) the table is read: %v, %s", full, load, m.State)
+		}
 	}
 }

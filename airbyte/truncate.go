@@ -77,7 +77,7 @@ func (s *Sink) truncated(ctx context.Context, t *millrace.Txn, c *millrace.Chang
 		if st == nil || st.has(t) || s.opt.Config.Truncate == TruncateIgnore {
 			continue
 		}
-		e := &millrace.Error{Kind: millrace.KindData, Op: "write records", Peer: millrace.PeerSource, Table: rel.Name, LSN: t.Commit,
+		e := &millrace.Error{Kind: millrace.KindResync, Op: "write records", Peer: millrace.PeerSource, Table: rel.Name, LSN: t.Commit,
 			Err:  errors.New("was truncated, which the platform has no message for"),
 			Hint: "clear the stream's data and state at the platform, so that it is read again; or set truncate: ignore, and the platform keeps the rows"}
 		switch {

@@ -93,9 +93,10 @@ type checker struct {
 	replica              bool // the target's role may set session_replication_role
 	denied               bool // a right on the source's tables is missing
 
-	pub    *catalog.Publication
-	tables []*catalog.Table // selected, described
-	there  map[millrace.TableName]*catalog.Table
+	pub            *catalog.Publication
+	publicationSQL string           // makes it, where there is none
+	tables         []*catalog.Table // selected, described
+	there          map[millrace.TableName]*catalog.Table
 }
 
 // Run looks at everything. An error means that the check itself could not be

@@ -18,10 +18,13 @@ type Source struct {
 	Publication *catalog.Publication // nil: there is none
 	Slot        *catalog.Slot        // nil: there is none
 	Tables      []*catalog.Table     // selected, described
+	// PublicationSQL makes the publication where there is none.
+	PublicationSQL string
 }
 
 // RunSource looks at the source alone. Slot and publication must be there, unless
-// o.CreatePublication says that the first read makes what is missing of them.
+// o.CreatePublication says that the first read makes what is missing of them. An
+// error means that the server can't be asked; it says whether that may pass.
 func RunSource(ctx context.Context, o Options) (*Source, error) {
 	o.SchemaMode = schemaExisting
 	c := &checker{Options: o}
@@ -29,9 +32,7 @@ func RunSource(ctx context.Context, o Options) (*Source, error) {
 	found := &Source{}
 	conn, err := o.Source.Connect(ctx, session.Check)
 	if err != nil {
-		c.problem("source", millrace.HintOf(err), "%v", err)
-		found.Report = c.report
-		return found, nil
+		return found, err
 	}
 	c.source = conn
 	steps := []func(context.Context) error{c.checkSource, c.selectTables, c.checkPublication, c.checkSourceTables,
@@ -44,11 +45,15 @@ func RunSource(ctx context.Context, o Options) (*Source, error) {
 			if ctx.Err() != nil {
 				return found, context.Cause(ctx)
 			}
+			if session.Retryable(err) {
+				return found, err
+			}
 			c.failed(err)
 		}
 	}
 	c.sort()
 	found.Report, found.Server, found.Publication, found.Tables = c.report, c.server, c.pub, c.tables
+	found.PublicationSQL = c.publicationSQL
 	return found, nil
 }
 
@@ -67,7 +72,7 @@ func (c *checker) checkMadeSlot(ctx context.Context) (*catalog.Slot, error) {
 		c.problem("source", "raise max_replication_slots and restart the server, or drop a slot that nobody uses",
 			"all %d replication slots (max_replication_slots) are in use", c.server.MaxReplicationSlots)
 	case slot == nil && !c.CreatePublication:
-		c.problem(subject, create+"; or let the connector create it: create_slot", "does not exist")
+		c.problem(subject, create+"; or let the first read make it: create_slot: true", "does not exist")
 	case slot == nil:
 	case slot.Plugin != "pgoutput" || c.server != nil && slot.Database != c.server.Database:
 		c.problem(subject, "name another one, or "+again, "is one of plugin %s in database %s", slot.Plugin, slot.Database)

@@ -86,6 +86,7 @@ func (c *checker) recorded(all []*catalog.Table, set snapshot.Selection) []uint3
 // mayCreatePublication looks at a publication that does not exist.
 func (c *checker) mayCreatePublication(set *snapshot.Selection) {
 	sql := set.PublicationSQL(c.Publication)
+	c.publicationSQL = sql
 	switch {
 	case len(set.Tables) == 0: // the selection is the problem
 	case c.server != nil && c.server.InRecovery && c.loading():

@@ -83,7 +83,7 @@ func (a *app) checkConnector(ctx context.Context, w *airbyte.Writer) error {
 	for _, f := range found.Warnings {
 		k.log.Warn(f.String(), "hint", inConnectorWords(f.Cure))
 	}
-	return problemsOf(found.Report)
+	return errors.Join(problemsOf(found.Report), k.cfg.CheckKeys(found.Tables))
 }
 
 // problemsOf makes one error of what a check has found.

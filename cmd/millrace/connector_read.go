@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -315,15 +314,10 @@ func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 }
 
 func (r *reading) publish(ctx context.Context, conn *pgx.Conn) error {
-	names := make([]string, len(r.found.Tables))
-	for i, t := range r.found.Tables {
-		names[i] = t.Name.SQL()
-	}
-	sql := "CREATE PUBLICATION " + millrace.QuoteIdent(r.publication()) + " FOR TABLE " + strings.Join(names, ", ")
-	if _, err := conn.Exec(ctx, sql); err != nil {
+	if _, err := conn.Exec(ctx, r.found.PublicationSQL); err != nil {
 		return session.Wrap("create publication "+r.publication(), millrace.PeerSource, err)
 	}
-	r.log.Info("created the publication", "publication", r.publication(), "tables", len(names))
+	r.log.Info("created the publication", "publication", r.publication(), "tables", len(r.found.Tables))
 	return nil
 }
 

@@ -117,6 +117,13 @@ func TestUnfitKey(t *testing.T) {
 			t.Errorf("key %s: exit code %d, %s", c.column, code, got)
 		}
 	}
+	p.config["keys"] = []map[string]any{{"table": "public.docs", "columns": []string{"optional"}}, {"table": "public.none", "columns": []string{"id"}}}
+	messages, _ := p.run(t, "check")
+	for _, say := range []string{`ALTER COLUMN "optional" SET NOT NULL`, "public.none: is not there"} {
+		if last := messages[len(messages)-1].Status; last.Status != "FAILED" || !strings.Contains(last.Message, say) {
+			t.Errorf("check of keys: %+v lacks %s", last, say)
+		}
+	}
 	p.config["keys"] = []map[string]any{{"table": "docs", "columns": []string{"id"}}}
 	if messages, _ := p.run(t, "check"); !strings.Contains(messages[len(messages)-1].Status.Message, "the schema is missing") {
 		t.Errorf("%+v", messages)

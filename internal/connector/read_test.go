@@ -94,6 +94,30 @@ func TestNotOffered(t *testing.T) {
 			t.Errorf("%d records of log, want 2", n)
 		}
 	}
+	// Once its changes can be followed, they are so from a load on.
+	p.source.SQL(t, "ALTER TABLE log REPLICA IDENTITY FULL; UPDATE log SET line = 'uno' WHERE line = 'one'")
+	p.discover(t)
+	if n := records(p.sync(t), "log"); n < 2 {
+		t.Errorf("%d records of log by the first incremental sync, want all rows", n)
+	}
+}
+
+// TestUnreachable: a server that is away is nothing that somebody has to correct in
+// the configuration; platforms try again.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	p.makeSlot(t)
+	p.discover(t)
+	p.config["url"] = "host=127.0.0.1 port=1 dbname=shop user=reader"
+	messages, code := p.run(t, "read", p.readArgs(t)...)
+	if got := failure(messages); code != 1 || !strings.HasPrefix(got, "transient_error") {
+		t.Errorf("read: exit code %d, %s", code, got)
+	}
+	messages, code = p.run(t, "check")
+	if last := messages[len(messages)-1].Status; code != 0 || last.Status != "FAILED" || !strings.Contains(last.Message, "start the server") {
+		t.Errorf("check: exit code %d, %+v", code, last)
+	}
 }
 
 func records(messages []message, stream string) (n int) {

@@ -31,7 +31,7 @@ func TestTruncate(t *testing.T) {
 
 	p.source.SQL(t, "INSERT INTO orders VALUES (3, 'ghost'); TRUNCATE orders; INSERT INTO orders VALUES (4, 'left')")
 	messages, code := p.run(t, "read", p.readArgs(t)...)
-	if got := failure(messages); code != 1 || !strings.Contains(got, "public.orders") || !strings.Contains(got, "was truncated") || strings.Contains(got, "millrace ") {
+	if got := failure(messages); code != 1 || !strings.HasPrefix(got, "config_error") || !strings.Contains(got, "public.orders") || !strings.Contains(got, "was truncated") || strings.Contains(got, "millrace ") {
 		t.Fatalf("exit code %d, %s", code, got)
 	}
 	delete(p.states, "orders") // as the hint says
