@@ -12,23 +12,25 @@ import (
 	"strings"
 )
 
-// cookieName is the cookie of a browser that has shown the token. It holds no
-// token but a mark made with a key of this process: it is worth nothing after a
-// restart, and nothing to another server.
-const cookieName = "millrace_session"
+// cookieName begins the name of the cookie of a browser that has shown the token; the
+// job's name follows, since a cookie is for all ports of a host. It holds no token but
+// a mark made with a key of this process: it is worth nothing after a restart, and
+// nothing to another server.
+const cookieName = "millrace_session_"
 
 // gate decides who may look.
 type gate struct {
-	token string // "" lets everybody in who reaches the address by name or number
-	mark  string // the cookie's value
+	token  string // "" lets everybody in who reaches the address by name or number
+	cookie string // its name
+	mark   string // its value
 }
 
-func newGate(token string) *gate {
+func newGate(job, token string) *gate {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	m := hmac.New(sha256.New, key)
 	m.Write([]byte(token))
-	return &gate{token: token, mark: hex.EncodeToString(m.Sum(nil))}
+	return &gate{token: token, cookie: cookieName + job, mark: hex.EncodeToString(m.Sum(nil))}
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -41,7 +43,7 @@ func (g *gate) admits(r *http.Request) bool {
 	if given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		return same(given, g.token)
 	}
-	c, err := r.Cookie(cookieName)
+	c, err := r.Cookie(g.cookie)
 	return err == nil && same(c.Value, g.mark)
 }
 
@@ -97,7 +99,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.askToken(w, http.StatusUnauthorized, "That is not the token of this job.")
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.gate.mark, Path: "/", HttpOnly: true,
+	http.SetCookie(w, &http.Cookie{Name: s.gate.cookie, Value: s.gate.mark, Path: "/", HttpOnly: true,
 		Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }

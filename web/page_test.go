@@ -317,7 +317,7 @@ func TestLogin(t *testing.T) {
 		t.Errorf("status with the cookie: %d", res.code)
 	}
 	await(t, listen(t, browser, base), "page", "streaming")
-	if res, _ := get(t, http.DefaultClient, base+"/status", "Cookie", cookieName+"=0000"); res.code != http.StatusUnauthorized {
+	if res, _ := get(t, http.DefaultClient, base+"/status", "Cookie", cookieName+"shop=0000"); res.code != http.StatusUnauthorized {
 		t.Errorf("a made up cookie: %d", res.code)
 	}
 	if res, _ := get(t, http.DefaultClient, base+"/status", "Authorization", "Bearer "+token, "Host", "millrace.example"); res.code != http.StatusOK {

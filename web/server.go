@@ -73,7 +73,7 @@ func New(opt Options) *Server {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{opt: opt, gate: newGate(opt.Token), hub: newHub()}
+	s := &Server{opt: opt, gate: newGate(opt.Job, opt.Token), hub: newHub()}
 	s.running, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(opt, s.current, s.waiting.Load)
 	s.http = &http.Server{

@@ -72,6 +72,26 @@ func (x *governed) message(name string) string {
 	return ""
 }
 
+// TestAlarmsWithoutSlot: a Kafka source has no slot; how far the destination is behind
+// is judged nevertheless, and nothing else is made up.
+func TestAlarmsWithoutSlot(t *testing.T) {
+	x := newGoverned(config.ActionPauseLoad)
+	look := func(lag int64) {
+		x.now = x.now.Add(watchEvery)
+		x.observe(observation{at: x.now, lag: relay.Lag{Bytes: &lag}})
+	}
+	for range 2 * int(actAfter/watchEvery) {
+		look(1200 * mb)
+	}
+	if got := x.names(); got != "max_replication_lag" {
+		t.Errorf("alarms %q", got)
+	}
+	look(0)
+	if got := x.names(); got != "" || len(x.stopped) > 0 || x.resting {
+		t.Errorf("alarms %q, stopped %v, resting %v", got, x.stopped, x.resting)
+	}
+}
+
 func TestAlarms(t *testing.T) {
 	x := newGoverned(config.ActionAlarm)
 	var waits *string

@@ -1,5 +1,5 @@
 // Command millrace carries a PostgreSQL database's history, whole and in order,
-// into another PostgreSQL.
+// into another PostgreSQL, into Kafka and from there, and to data platforms.
 //
 // Each verb has a file of its own, named after it. Results go to stdout and
 // nothing else does; logs, progress and prompts go to stderr.
@@ -61,9 +61,10 @@ func init() { cobra.EnableCommandSorting = false } // the order of a job's life
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace",
-		Short: "Carry a PostgreSQL database's history into another PostgreSQL",
-		Long: `Millrace copies tables of a live PostgreSQL into another PostgreSQL and then applies
-every transaction of the source, atomically and exactly once, until told to stop.
+		Short: "Carry a PostgreSQL database's history into PostgreSQL, Kafka or a data platform",
+		Long: `Millrace copies tables of a live PostgreSQL into another PostgreSQL or into Kafka, and then
+carries every transaction of the source there, atomically and exactly once, until told to
+stop. What it has written to Kafka it turns into a PostgreSQL database again.
 
 A job is described by a file (-c) or by two URLs (--from, --to). A flag beats the
 environment (MILLRACE_FROM, MILLRACE_TO, MILLRACE_CONFIG), which beats the file.

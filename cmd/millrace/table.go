@@ -56,7 +56,11 @@ var tableChanges = map[string]func(context.Context, *settings, bootstrap.Options
 
 // changeTables does one of them, for the tables that the patterns match.
 func (s *settings) changeTables(ctx context.Context, verb string, patterns catalog.Patterns, f *bootstrapFlags) ([]millrace.TableName, error) {
-	if s.kafka != nil || s.prefix != nil {
+	if s.prefix != nil {
+		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for a Kafka source"),
+			Hint: "new tables of the prefix join by themselves, as far as source.kafka.tables selects them"}
+	}
+	if s.kafka != nil {
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for Kafka"),
 			Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
 	}

@@ -125,7 +125,8 @@ func (r *runner) lockSource(ctx context.Context) (func(), error) {
 	return release, nil
 }
 
-// watchPrefix keeps the status up to date with what the writing job says.
+// watchPrefix keeps the status up to date with what the writing job says, and has the
+// lag judged: there is no slot to watch. While Kafka can't be asked, alarms stay.
 func (r *runner) watchPrefix(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -134,7 +135,11 @@ func (r *runner) watchPrefix(ctx context.Context) {
 		e := r.engine
 		r.mu.Unlock()
 		if e != nil {
-			r.progress.Observe(e.from.Position(), time.Now())
+			at, now := e.from.Position(), time.Now()
+			r.progress.Observe(at, now)
+			if at != 0 {
+				r.governor.observe(observation{at: now, lag: r.progress.Lag(now)})
+			}
 		}
 		select {
 		case <-tick.C:

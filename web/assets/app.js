@@ -155,9 +155,9 @@
   // Only where the operator has enabled them. The server refuses what comes
   // from a page of another origin.
   var add = $("add");
-  function act(action, table) {
+  function act(action, tables) {
     $("said").textContent = "…";
-    fetch("/tables", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ action: action, tables: table.trim().split(/\s+/) }) })
+    fetch("/tables", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ action: action, tables: tables }) })
       .then(function (res) { return res.json().then(function (got) { return { ok: res.ok, got: got }; }); })
       .then(function (r) {
         var done = { add: "is loaded beside the stream", resnapshot: "is read again", drop: "is no longer carried" };
@@ -172,7 +172,7 @@
   if (add) {
     add.hidden = false;
     document.documentElement.classList.add("acts");
-    add.addEventListener("submit", function (e) { e.preventDefault(); act("add", $("add-table").value); });
+    add.addEventListener("submit", function (e) { e.preventDefault(); act("add", $("add-table").value.match(/(?:"[^"]*"?|[^\s"])+/g) || []); }); // blanks within quotes are part of a name
     $("s-tables").addEventListener("click", function (e) {
       var b = e.target.closest("button[data-action]"), ask = $("ask");
       if (!b) return;
@@ -182,7 +182,7 @@
         "Read " + table + " again? It stays as it is until all is read; then what differs is written, in one transaction.";
       $("ask-yes").textContent = action === "drop" ? "Drop" : "Read again";
       ask.returnValue = "";
-      ask.onclose = function () { if (ask.returnValue === "yes") act(action, table); };
+      ask.onclose = function () { if (ask.returnValue === "yes") act(action, [table]); };
       ask.showModal();
     });
   }
