@@ -17,7 +17,8 @@ type queue struct {
 	mu      sync.Mutex
 	prep    *batch
 	spare   *batch // nil while the executor has it
-	inside  bool   // prep ends inside of a source transaction
+	inside  bool   // prep ends inside of a source transaction, and is its writer's
+	size    int64  // of prep, without that transaction
 	flushed bool   // nothing more is waiting behind prep
 	changed chan struct{}
 	room    chan struct{}
@@ -83,7 +84,7 @@ func (q *queue) await(ctx context.Context, large bool, failed <-chan struct{}) (
 // taken out again.
 func (q *queue) done() {
 	q.mu.Lock()
-	q.inside, q.flushed = false, false
+	q.inside, q.flushed, q.size = false, false, q.prep.size
 	if q.prep.started.IsZero() {
 		q.prep.started = time.Now()
 	}
@@ -189,7 +190,7 @@ func (q *queue) take(now time.Time) *batch {
 		}
 	}
 	q.written, q.wrote, q.busy, q.noted = max(q.written, b.end, b.idle), now, true, false
-	q.prep, q.spare = q.spare, nil
+	q.prep, q.spare, q.size = q.spare, nil, 0
 	return b
 }
 
@@ -200,9 +201,9 @@ func (q *queue) quiet() bool {
 	return !q.busy && !q.prep.filled() && !q.noted && !(q.urgent && q.idleEnd > q.written)
 }
 
-// hold gives the memory of the batches.
+// hold gives the memory of the whole transactions in preparation.
 func (q *queue) hold() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.prep.size
+	return q.size
 }
