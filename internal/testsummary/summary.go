@@ -45,11 +45,15 @@ type summary struct {
 	open    map[string]bool           // packages that have started and not ended
 	builds  map[string]string         // what the compiler said
 	parents map[test]bool             // tests with subtests: only those count
-	slow    []timing
+	slow    []timing                  // packages
+	tests   []timing
 }
 
+// longTest is from when on a test may be named as a long one, in seconds.
+const longTest = 5
+
 type timing struct {
-	pkg     string
+	name    string
 	seconds float64
 }
 
@@ -125,6 +129,9 @@ func (s *summary) end(t test, e event) {
 		return
 	}
 	s.results[t] = e.Action
+	if !strings.Contains(t.name, "/") && e.Elapsed >= longTest {
+		s.tests = append(s.tests, timing{t.String(), e.Elapsed})
+	}
 	switch e.Action {
 	case "skip":
 		s.reasons[t] = reason(out)
@@ -222,15 +229,22 @@ func (s *summary) explained(pkg string) bool {
 	return false
 }
 
-// printSlow names the packages that took longest, which is where a suite that
-// outgrows its time would have to be cut.
+// printSlow names the packages and the tests that took longest, which is where a
+// suite that outgrows its time would have to be cut.
 func (s *summary) printSlow(took time.Duration) {
-	slices.SortFunc(s.slow, func(a, b timing) int { return cmp.Compare(b.seconds, a.seconds) })
-	var names []string
-	for _, t := range s.slow[:min(3, len(s.slow))] {
-		names = append(names, fmt.Sprintf("%s %.0fs", t.pkg, t.seconds))
+	if len(s.tests) > 0 {
+		s.printf("longest tests: %s\n", longest(s.tests, 25))
 	}
-	s.printf("took %.0fs, longest: %s\n", took.Seconds(), strings.Join(names, ", "))
+	s.printf("took %.0fs, longest: %s\n", took.Seconds(), longest(s.slow, 3))
+}
+
+func longest(all []timing, n int) string {
+	slices.SortFunc(all, func(a, b timing) int { return cmp.Compare(b.seconds, a.seconds) })
+	var names []string
+	for _, t := range all[:min(n, len(all))] {
+		names = append(names, fmt.Sprintf("%s %.0fs", t.name, t.seconds))
+	}
+	return strings.Join(names, ", ")
 }
 
 // printf writes to the terminal or pipe that the report goes to; if that is

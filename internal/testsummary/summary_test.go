@@ -19,11 +19,12 @@ func TestSummary(t *testing.T) {
 {"Action":"run","Package":"github.com/millrace/millrace/a","Test":"T/x"}
 {"Action":"attr","Package":"github.com/millrace/millrace/a","Test":"T/x","Key":"seed","Value":"7"}
 {"Action":"pass","Package":"github.com/millrace/millrace/a","Test":"T/x"}
-{"Action":"pass","Package":"github.com/millrace/millrace/a","Test":"T"}
+{"Action":"pass","Package":"github.com/millrace/millrace/a","Test":"T","Elapsed":6.4}
 {"Action":"pass","Package":"github.com/millrace/millrace/a","Elapsed":1.5}
 `,
 			want: `seed: a.T/x: 7
 ok   a                               1.5s
+longest tests: a.T 6s
 took 3s, longest: a 2s
 1 passed, 0 failed, 0 skipped
 `,
