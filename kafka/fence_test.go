@@ -154,12 +154,17 @@ func TestTopicsOfMarksArePinned(t *testing.T) {
 		o := options(t, e)
 		loaded(t, o, relation(1, "a"))
 		name := e.Prefix + "." + topic
+		was := describe(t, adm, name).ID
 		if _, err := adm.DeleteTopics(deadline(t), name); err != nil {
 			t.Fatal(err)
 		}
 		rig.Eventually(t, patience, func() bool {
 			res, err := adm.CreateTopic(deadline(t), 1, 1, nil, name)
 			return err == nil && res.Err == nil
+		})
+		rig.Eventually(t, patience, func() bool {
+			now := describe(t, adm, name)
+			return now.Err == nil && now.ID != was
 		})
 		s := kafka.New(o)
 		if _, err := s.Open(deadline(t)); err != nil {

@@ -275,6 +275,17 @@ func TestControlKeepsStateBesideTheWriter(t *testing.T) {
 	}
 }
 
+// describe tells what the broker says of a topic now: it answers a change before its
+// own metadata shows it.
+func describe(t *testing.T, adm *kadm.Client, topic string) kadm.TopicDetail {
+	t.Helper()
+	all, err := adm.ListTopics(deadline(t), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[topic]
+}
+
 func TestChangedTopicsStopTheJob(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
@@ -297,9 +308,12 @@ func TestChangedTopicsStopTheJob(t *testing.T) {
 		o := options(t, endpoint(k, newPrefix()))
 		a := relation(1, "a")
 		loaded(t, o, a)
-		if err := change(deadline(t), o.Endpoint.Prefix+".public.a"); err != nil {
+		topic := o.Endpoint.Prefix + ".public.a"
+		was := len(describe(t, adm, topic).Partitions)
+		if err := change(deadline(t), topic); err != nil {
 			t.Fatal(err)
 		}
+		rig.Eventually(t, patience, func() bool { return len(describe(t, adm, topic).Partitions) != was })
 		s := kafka.New(o)
 		if _, err := s.Open(deadline(t)); err != nil {
 			t.Fatal(err)
