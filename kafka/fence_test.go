@@ -154,7 +154,7 @@ func TestTopicsOfMarksArePinned(t *testing.T) {
 		o := options(t, e)
 		loaded(t, o, relation(1, "a"))
 		name := e.Prefix + "." + topic
-		was := describe(t, adm, name).ID
+		was := shown(t, adm, name).ID
 		if _, err := adm.DeleteTopics(deadline(t), name); err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestTopicsOfMarksArePinned(t *testing.T) {
 			return err == nil && res.Err == nil
 		})
 		rig.Eventually(t, patience, func() bool {
-			now := describe(t, adm, name)
+			now := shown(t, adm, name)
 			return now.Err == nil && now.ID != was
 		})
 		s := kafka.New(o)

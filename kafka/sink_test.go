@@ -275,9 +275,9 @@ func TestControlKeepsStateBesideTheWriter(t *testing.T) {
 	}
 }
 
-// describe tells what the broker says of a topic now: it answers a change before its
+// shown is what the broker says of a topic now: it answers a change before its
 // own metadata shows it.
-func describe(t *testing.T, adm *kadm.Client, topic string) kadm.TopicDetail {
+func shown(t *testing.T, adm *kadm.Client, topic string) kadm.TopicDetail {
 	t.Helper()
 	all, err := adm.ListTopics(deadline(t), topic)
 	if err != nil {
@@ -309,11 +309,11 @@ func TestChangedTopicsStopTheJob(t *testing.T) {
 		a := relation(1, "a")
 		loaded(t, o, a)
 		topic := o.Endpoint.Prefix + ".public.a"
-		was := len(describe(t, adm, topic).Partitions)
+		was := len(shown(t, adm, topic).Partitions)
 		if err := change(deadline(t), topic); err != nil {
 			t.Fatal(err)
 		}
-		rig.Eventually(t, patience, func() bool { return len(describe(t, adm, topic).Partitions) != was })
+		rig.Eventually(t, patience, func() bool { return len(shown(t, adm, topic).Partitions) != was })
 		s := kafka.New(o)
 		if _, err := s.Open(deadline(t)); err != nil {
 			t.Fatal(err)
