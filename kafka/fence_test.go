@@ -148,13 +148,14 @@ func TestCleanupFences(t *testing.T) {
 func TestTopicsOfMarksArePinned(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
-	adm := kadm.NewClient(rawClient(t, k))
+	cl := rawClient(t, k)
+	adm := kadm.NewClient(cl)
 	for _, topic := range []string{"transaction", "schema"} {
 		e := endpoint(k, newPrefix())
 		o := options(t, e)
 		loaded(t, o, relation(1, "a"))
 		name := e.Prefix + "." + topic
-		was := shown(t, adm, name).ID
+		was := shown(t, cl, name).TopicID
 		if _, err := adm.DeleteTopics(deadline(t), name); err != nil {
 			t.Fatal(err)
 		}
@@ -163,8 +164,8 @@ func TestTopicsOfMarksArePinned(t *testing.T) {
 			return err == nil && res.Err == nil
 		})
 		rig.Eventually(t, patience, func() bool {
-			now := shown(t, adm, name)
-			return now.Err == nil && now.ID != was
+			now := shown(t, cl, name)
+			return now.ErrorCode == 0 && now.TopicID != was
 		})
 		s := kafka.New(o)
 		if _, err := s.Open(deadline(t)); err != nil {

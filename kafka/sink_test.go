@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
@@ -275,15 +276,17 @@ func TestControlKeepsStateBesideTheWriter(t *testing.T) {
 	}
 }
 
-// shown is what the broker says of a topic now: it answers a change before its
-// own metadata shows it.
-func shown(t *testing.T, adm *kadm.Client, topic string) kadm.TopicDetail {
+// shown is what the broker says of a topic now: it answers a change before its own
+// metadata shows it. A topic that is not there has no partitions.
+func shown(t *testing.T, cl *kgo.Client, topic string) kmsg.MetadataResponseTopic {
 	t.Helper()
-	all, err := adm.ListTopics(deadline(t), topic)
-	if err != nil {
-		t.Fatal(err)
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr(topic)}}
+	res, err := req.RequestWith(deadline(t), cl)
+	if err != nil || len(res.Topics) != 1 {
+		t.Fatal(res, err)
 	}
-	return all[topic]
+	return res.Topics[0]
 }
 
 func TestChangedTopicsStopTheJob(t *testing.T) {
@@ -309,11 +312,11 @@ func TestChangedTopicsStopTheJob(t *testing.T) {
 		a := relation(1, "a")
 		loaded(t, o, a)
 		topic := o.Endpoint.Prefix + ".public.a"
-		was := len(shown(t, adm, topic).Partitions)
+		was := len(shown(t, cl, topic).Partitions)
 		if err := change(deadline(t), topic); err != nil {
 			t.Fatal(err)
 		}
-		rig.Eventually(t, patience, func() bool { return len(shown(t, adm, topic).Partitions) != was })
+		rig.Eventually(t, patience, func() bool { return len(shown(t, cl, topic).Partitions) != was })
 		s := kafka.New(o)
 		if _, err := s.Open(deadline(t)); err != nil {
 			t.Fatal(err)
