@@ -120,8 +120,19 @@ func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, e
 	return a, nil
 }
 
-// guard ends the transaction's backend when the executor waits for it, and when it is
-// over: then the next one may begin.
+// waitsSQL tells whether a session of ours waits for a backend, be it behind others: who
+// waits for a table to be free of the one keeps all others off it.
+const waitsSQL = `
+WITH RECURSIVE b(pid) AS (
+	SELECT s.pid FROM pg_catalog.pg_stat_activity s
+	 WHERE s.wait_event_type = 'Lock' AND s.pid <> $1::int AND (s.pid = $2::int OR s.application_name IN
+	       (pg_catalog.current_setting('application_name'), pg_catalog.replace(pg_catalog.current_setting('application_name'), ':watch', ':apply')))
+	UNION
+	SELECT x.pid FROM b CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(b.pid)) AS x(pid))
+SELECT EXISTS (SELECT FROM b WHERE b.pid = $1::int)`
+
+// guard ends the transaction's backend when the executor, or whoever looks at tables for
+// it, waits for it, and when it is over: then the next one may begin.
 func (a *ahead) guard(ctx context.Context, conn *pgx.Conn, pid uint32) {
 	defer func() { <-a.w.aheadFree }()
 	tick := time.NewTicker(guardEvery)
@@ -130,7 +141,7 @@ func (a *ahead) guard(ctx context.Context, conn *pgx.Conn, pid uint32) {
 		select {
 		case <-tick.C:
 			var waits bool
-			err := conn.QueryRow(ctx, `SELECT $1::int = ANY (pg_catalog.pg_blocking_pids($2))`, pid, a.w.pid).Scan(&waits)
+			err := conn.QueryRow(ctx, waitsSQL, pid, a.w.pid).Scan(&waits)
 			if over = waits || err != nil; waits {
 				a.x.log.Info("a transaction that was applied while it is open stood in the way, and is applied once it is committed", "xid", a.xid)
 			}

@@ -32,6 +32,8 @@ type executor struct {
 	stumbled func()             // sets have failed: what is known of tables may be old
 	redo     func(millrace.LSN) // the transaction is to come again, row by row
 	fallback func(Fallback)
+	// mayClash tells whether a load's rows that were refused may be read again.
+	mayClash func() bool
 	// ahead gives what was applied of a transaction while it was open.
 	ahead       func(xid uint32) *ahead
 	aheadFailed func()

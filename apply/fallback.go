@@ -111,8 +111,19 @@ func (x *executor) stop(ctx context.Context, b *batch, f *failure) error {
 	if err := x.rollback(ctx); err != nil {
 		return err
 	}
-	return x.explain(ctx, b, f)
+	err := x.explain(ctx, b, f)
+	var e *millrace.Error
+	if b.last().Chunk != nil && session.SQLState(f.err) == "23505" && errors.As(err, &e) && x.mayClash != nil && x.mayClash() {
+		e.Kind = millrace.KindRetry
+	}
+	return err
 }
+
+// mostClashes is how often in a run the rows of a load are read again that a unique
+// constraint has refused. Behind a stream that lags, a value that has moved between
+// rows can be in both: in one that was loaded, and in the newer one. That passes; what
+// something else has put there does not.
+const mostClashes = 5
 
 // note tells of a fallback. On a table where sets have failed they are not
 // tried for a while.

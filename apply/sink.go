@@ -58,6 +58,8 @@ type Sink struct {
 	// redo is a large transaction that goes row by row when it comes again.
 	redo     atomic.Uint64
 	twoPhase atomic.Bool // found by Open
+	// clashes counts chunks of loads that were refused, see executor.mayClash.
+	clashes atomic.Int32
 	// aheadFailed: what was applied ahead could not be committed.
 	aheadFailed atomic.Bool
 }

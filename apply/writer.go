@@ -104,6 +104,7 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 	x.truncateAsDelete = s.opt.TruncateAsDelete
 	x.forced = millrace.LSN(s.redo.Load())
 	x.redo = func(commit millrace.LSN) { s.redo.Store(uint64(commit)) }
+	x.mayClash = func() bool { return s.clashes.Add(1) <= mostClashes }
 	x.staging = func(oid uint32) millrace.TableName { return record.StagingTable(s.opt.Job, oid) }
 	x.fallback = s.opt.OnFallback
 	x.stumbled = func() { w.stale.Store(true) }

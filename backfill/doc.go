@@ -54,7 +54,8 @@
 //
 // With a chosen key, of other columns than those that tell rows apart, a row may be in
 // two ranges at different times. Such a chunk is given away once the stream has passed
-// L, and with what was held carried out on its rows.
+// L, and with what was held carried out on its rows. So is one of a table with further
+// unique columns: a value of such a column may be in two rows at different times.
 //
 // # Crashes
 //

@@ -54,6 +54,7 @@ type load struct {
 	emptying    bool // to be emptied at the destination and read anew
 	sampled     bool // it was looked for cuts
 	changed     bool // to be described anew before the next chunk
+	late        int  // chunks in a row that were, see waited
 
 	// Where the columns of the key are in the relation of the stream's last change, and
 	// whether it sends them of every old row.

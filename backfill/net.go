@@ -2,6 +2,8 @@ package backfill
 
 import (
 	"encoding/binary"
+	"slices"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/snapshot"
@@ -20,6 +22,95 @@ import (
 // strict tells whether that is so.
 func (s *Source) strict(l *load) bool {
 	return l.table != nil && l.table.Key != nil && l.table.Key.Apart && !s.opt.Early
+}
+
+// limited tells whether rows of the table with different keys can be in each other's way
+// at the destination: it has further unique columns. A value may have moved from a row
+// that was read to one of the chunk, or, of what was held, the other way. So such a chunk
+// is given away as its rows are where the stream is, as above.
+func (s *Source) limited(l *load) bool {
+	return l.table != nil && l.table.Key != nil && l.table.Limited && !l.table.Key.Apart && !l.table.Key.Shared && !s.opt.Early
+}
+
+// A chunk of a limited table does not wait any more after so many in a row that have
+// waited for that long, or of which so much changed meanwhile that they could not be
+// used: behind a stream that always lags the load would make no headway. Then what the
+// destination refuses is read again.
+const (
+	mostLate = 10
+	longWait = 5 * time.Second
+)
+
+// waited counts the chunks that were late.
+func (l *load) waited(void bool, took time.Duration) {
+	if void || took > longWait {
+		l.late++
+		return
+	}
+	l.late = 0
+}
+
+// netByKey carries out changes on the rows of a chunk, which their keys tell apart. If
+// that can't be done it reports false, and the rows stay as they are.
+func netByKey(rows *snapshot.Rows, changes []held) bool {
+	if len(changes) == 0 {
+		return true
+	}
+	all, keys, size := slices.Clone(rows.Changes), slices.Clone(rows.Keys), rows.Size
+	at := make(map[string]int, len(keys))
+	for i, key := range keys {
+		at[string(key)] = i
+	}
+	for i := range changes {
+		c, key := &changes[i].change, changes[i].key
+		n, there := at[string(key)]
+		if there != (c.Op != millrace.Insert) {
+			return false
+		}
+		switch c.Op {
+		case millrace.Insert:
+			at[string(key)] = len(all)
+			all = append(all, millrace.Change{Op: millrace.Read, Rel: c.Rel, New: c.New})
+			keys = append(keys, key)
+			size += sizeOf(c.New)
+		case millrace.Update:
+			row := updated(&all[n], c)
+			if row == nil {
+				return false
+			}
+			size += sizeOf(row) - sizeOf(all[n].New)
+			all[n] = millrace.Change{Op: millrace.Read, Rel: c.Rel, New: row}
+		case millrace.Delete:
+			delete(at, string(key))
+			size -= sizeOf(all[n].New)
+			all[n].New = nil
+		default:
+			return false
+		}
+	}
+	rows.Changes, rows.Keys, rows.Size = rows.Changes[:0:0], rows.Keys[:0:0], size
+	for i := range all {
+		if all[i].New != nil {
+			all[i].Seq = uint64(len(rows.Changes) + 1)
+			rows.Changes, rows.Keys = append(rows.Changes, all[i]), append(rows.Keys, keys[i])
+		}
+	}
+	return true
+}
+
+// updated gives a row as an update leaves it, or nil if it does not fit the row.
+func updated(old, c *millrace.Change) millrace.Row {
+	row := slices.Clone(c.New)
+	for i := range row {
+		if row[i].Kind != millrace.Unchanged {
+			continue
+		}
+		if !slices.EqualFunc(old.Rel.Columns, c.Rel.Columns, func(a, b millrace.Column) bool { return a.Name == b.Name }) {
+			return nil
+		}
+		row[i] = old.New[i]
+	}
+	return row
 }
 
 // net carries out changes on the rows of a chunk. It reports false if there is none

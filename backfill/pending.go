@@ -105,6 +105,9 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 		}
 		newer = nil
 	}
+	if s.limited(l) && s.passed >= p.view.Upto && netByKey(p.rows, newer) {
+		newer = nil
+	}
 	if p.key != nil {
 		h := l.holes[string(p.key)]
 		if h == nil || h.pending != p {

@@ -384,7 +384,10 @@ func (s *Source) chunk(ctx context.Context) (*millrace.Txn, error) {
 			if !stalled {
 				return nil, nil
 			}
-			<-s.wakeable(ctx).Done() // the stream has to wait for holes to be read
+			// The stream has to wait for holes to be read, unless who reads waits for it.
+			waiting, cancel := context.WithTimeout(s.wakeable(ctx), stalledFor)
+			<-waiting.Done()
+			cancel()
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
@@ -406,12 +409,18 @@ func (s *Source) chunk(ctx context.Context) (*millrace.Txn, error) {
 }
 
 // mostHoles is how many keys of a table may wait to be read on their own before
-// the stream waits for them.
-const mostHoles = 256
+// the stream waits for them, and how often it looks whether it still has to.
+const (
+	mostHoles  = 256
+	stalledFor = 50 * time.Millisecond
+)
 
 // stalledLocked counts those holes only that are to be read: the others go when the
-// stream goes on.
+// stream goes on. It has to go on as well while a chunk that was read waits for it.
 func (s *Source) stalledLocked() bool {
+	if s.deciding > 0 {
+		return false
+	}
 	for _, l := range s.order {
 		n := 0
 		for _, h := range l.holes {

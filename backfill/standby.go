@@ -18,12 +18,14 @@ import (
 
 // decided waits until it is known of everything that was held for a chunk whether
 // its snapshot sees it, or that it will not be known.
-// A strict chunk waits in the same way until all that its snapshot sees was delivered.
+// A strict chunk waits in the same way until all that its snapshot sees was delivered,
+// and so does one of a limited table: the next one would not do better before.
 func (s *Source) decided(ctx context.Context, p *pending) error {
 	s.mu.Lock()
-	upto := p.view.Upto
+	upto, began := p.view.Upto, time.Now()
+	limited := s.limited(p.load) && p.load.late < mostLate
 	if p.view.Plain() {
-		if !s.strict(p.load) {
+		if !limited && !s.strict(p.load) {
 			s.mu.Unlock()
 			return nil
 		}
@@ -34,12 +36,17 @@ func (s *Source) decided(ctx context.Context, p *pending) error {
 	defer func() {
 		s.mu.Lock()
 		s.deciding--
+		if limited {
+			p.load.waited(p.void, time.Since(began))
+		}
 		s.mu.Unlock()
 	}()
-	s.opt.Stream.RequestPosition()
-	for {
+	for n := 0; ; n++ {
+		if n%10 == 0 {
+			s.opt.Stream.RequestPosition()
+		}
 		s.mu.Lock()
-		over := s.passed > upto || p.void || p.unclear()
+		over := s.passed > upto || p.void && !limited || p.unclear()
 		s.mu.Unlock()
 		if over {
 			return nil

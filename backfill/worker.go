@@ -251,13 +251,13 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 	if err != nil {
 		return err
 	}
-	took := time.Since(began)
+	took, n := time.Since(began), len(p.rows.Changes)
 	if used, err := s.offer(ctx, p); err != nil || !used {
 		s.resize(p.load, most/2)
 		return err
 	}
 	if p.key == nil && !p.rows.Final {
-		s.adapt(p, most, took)
+		s.adapt(p.load, n, most, took)
 	}
 	return nil
 }
@@ -265,16 +265,15 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 // notVisible is the pause after a snapshot that does not see what was delivered.
 const notVisible = 20 * time.Millisecond
 
-// adapt makes the next chunk larger or smaller, by at most two.
-func (s *Source) adapt(p *pending, most int, took time.Duration) {
-	n := len(p.rows.Changes)
+// adapt makes the next chunk larger or smaller than the one of n rows, by at most two.
+func (s *Source) adapt(l *load, n, most int, took time.Duration) {
 	switch {
 	case n < most: // the bytes were the limit: what is read beyond it is wasted
-		s.resize(p.load, n+n/8)
+		s.resize(l, n+n/8)
 	case took < wanted/2:
-		s.resize(p.load, 2*most)
+		s.resize(l, 2*most)
 	case took > 2*wanted:
-		s.resize(p.load, most/2)
+		s.resize(l, most/2)
 	}
 }
 

@@ -73,6 +73,17 @@ func (t *Table) Distinct(columns []string) bool {
 	return false
 }
 
+// Limits tells whether rows with different values in these columns can be refused
+// together: whether there is a further unique index, or an exclusion constraint.
+func (t *Table) Limits(columns []string) bool {
+	return slices.ContainsFunc(t.Indexes, func(x Index) bool {
+		return x.Exclusion || x.Unique && slices.ContainsFunc(columns, func(name string) bool {
+			c := t.Column(name)
+			return c == nil || !slices.Contains(x.Columns, c.AttNum)
+		})
+	})
+}
+
 // Sorts tells whether there is an index from which rows can be read in the order
 // of these columns.
 func (t *Table) Sorts(columns []string) bool {

@@ -26,6 +26,9 @@ type ChunkTable struct {
 	keys     string // its replica identity and unique indexes, as viewSQL shows them
 	Rows     int64  // estimated, -1 when unknown
 	Bytes    int64
+	// Limited says that rows with different keys can be in each other's way: what is
+	// unique in it is not the key alone.
+	Limited bool
 
 	columns string
 	formats []int16
@@ -67,6 +70,7 @@ func DescribeChunks(ctx context.Context, q catalog.Querier, oid uint32, binary b
 	}
 	if c.Key != nil {
 		c.indexed = t.Sorts(c.Key.columnNames())
+		c.Limited = t.Limits(c.Key.columnNames())
 	}
 	return c, nil
 }

@@ -150,6 +150,23 @@ func TestEagerGivesWay(t *testing.T) {
 		t.Errorf("%s rows of the transaction in the middle", n)
 	}
 	exec("ROLLBACK")
+	// Nor does somebody else who waits for it, and for whom all others wait.
+	exec("BEGIN; INSERT INTO t SELECT i, 'w' || i FROM generate_series(200001, 230000) i")
+	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
+	locked := make(chan error, 1)
+	go func() {
+		_, err := p.target.Server.TryQuery(p.target.Name, "DO 'BEGIN LOCK TABLE t; END'")
+		locked <- err
+	}()
+	rig.Eventually(t, patience, func() bool {
+		return p.target.Query(t, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass") == "1"
+	}, "somebody waits for the table")
+	p.source.SQL(t, "INSERT INTO t VALUES (100001, 'w')")
+	p.await(t, -3)
+	exec("ROLLBACK")
+	if err := <-locked; err != nil {
+		t.Error(err)
+	}
 	// What does not suit is applied once it is committed.
 	exec("BEGIN; INSERT INTO u SELECT i, 'u' FROM generate_series(1, 30000) i; TRUNCATE u; INSERT INTO u SELECT i, 'v' FROM generate_series(1, 30000) i")
 	p.await(t, -2)
