@@ -210,9 +210,9 @@ func TestShutdownOfTheSourceEnds(t *testing.T) {
 // TestSlowConsumer blocks three times as long as wal_sender_timeout while the
 // queue, the buffers and the socket are full.
 func TestSlowConsumer(t *testing.T) {
+	noLeaks(t) // behind all of them: they run side by side
 	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
 		t.Parallel()
-		noLeaks(t)
 		db := pg.NewDB(t)
 		db.SQL(t, "ALTER DATABASE "+db.Name+" SET wal_sender_timeout = '4s'")
 		s := prepare(t, db, twoTables, func(o *capture.Options) { o.MaxInflight = 1 << 20 })
