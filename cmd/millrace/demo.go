@@ -203,20 +203,12 @@ func (d *demo) replicate(ctx context.Context, shop *shop) error {
 		break
 	}
 	fmt.Fprintln(d.stderr)
-	if err == nil && stream(jobs) {
+	// The last job streams only once the copy is whole; what the others still say of
+	// themselves does not matter for that.
+	if last := jobs[len(jobs)-1]; err == nil && last.status().State == string(record.Streaming) {
 		err = d.settle(shop)
 	}
 	return finish(err)
-}
-
-// stream tells whether all of the jobs do.
-func stream(jobs []*runner) bool {
-	for _, j := range jobs {
-		if j.status().State != string(record.Streaming) {
-			return false
-		}
-	}
-	return true
 }
 
 // openJobs makes the jobs that the flags of millrace run would: one, or one into
