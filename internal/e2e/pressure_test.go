@@ -45,12 +45,13 @@ func TestSmallestBudget(t *testing.T) {
 	}
 }
 
-// within holds the peak of resident memory against the budget.
+// within holds the peak of resident memory against the budget. The collector is told
+// of the budget, and comes a little late where others have the processors.
 func (p *pair) within(t *testing.T, budget int64) {
 	t.Helper()
 	peak := p.peak(t)
 	t.Logf("the peak of resident memory is %d MiB, the budget %d MiB", peak>>20, budget>>20)
-	if peak > budget {
+	if peak > budget+budget/16 {
 		t.Error("that is too much")
 	}
 }
