@@ -116,7 +116,10 @@ func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, e
 	var guarded context.Context
 	guarded, a.unguard = context.WithCancel(w.ctx)
 	w.ahead.Store(a)
-	w.done.Go(func() { a.guard(guarded, guard, pid) })
+	if !w.beside(func() { a.guard(guarded, guard, pid) }) {
+		a.cut()
+		return nil, errNotClaimed
+	}
 	return a, nil
 }
 

@@ -46,6 +46,9 @@ type writer struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
+	// closing keeps goroutines from being started once close waits for them.
+	closing sync.Mutex
+	closed  bool
 }
 
 func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkpoint) (*writer, error) {
@@ -315,10 +318,23 @@ func (w *writer) secure(ctx context.Context) (millrace.LSN, error) {
 	return w.pos.wait(ctx, visible-1, (*positions).heldDurable)
 }
 
+// beside runs f on a goroutine that close waits for. False: it is closed.
+func (w *writer) beside(f func()) bool {
+	w.closing.Lock()
+	defer w.closing.Unlock()
+	if !w.closed {
+		w.done.Go(f)
+	}
+	return !w.closed
+}
+
 // close ends the goroutines and disconnects. An open target transaction is
 // rolled back by the server.
 func (w *writer) close() error {
 	w.fail(errNotClaimed)
+	w.closing.Lock()
+	w.closed = true
+	w.closing.Unlock()
 	if a := w.ahead.Load(); a != nil {
 		a.cut()
 	}

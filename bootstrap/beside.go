@@ -299,8 +299,13 @@ const mostFinishes = 5
 func Finish(ctx context.Context, o Options, from millrace.LSN) error {
 	l := newRun(o)
 	defer l.close()
+	return l.retried(ctx, func() error { return l.finishBeside(ctx, from) })
+}
+
+// retried does the end of a load up to mostFinishes times, connected anew each time.
+func (l *load) retried(ctx context.Context, finish func() error) error {
 	for try := 1; ; try++ {
-		err := l.finishBeside(ctx, from)
+		err := finish()
 		if err == nil || !session.Retryable(err) || try == mostFinishes {
 			return err
 		}

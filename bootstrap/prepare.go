@@ -233,8 +233,7 @@ func (l *load) recordJob(ctx context.Context) error {
 	return err
 }
 
-// replaceRecord writes the record of a new generation. What the last load left is
-// looked for once nobody can add to it any more.
+// replaceRecord writes the record of a new generation.
 func (l *load) replaceRecord(ctx context.Context, createdPublication bool) error {
 	job := &record.Job{
 		Name: l.Job, State: record.Bootstrapping, Reason: "the first load is running",
@@ -259,9 +258,21 @@ func (l *load) replaceRecord(ctx context.Context, createdPublication bool) error
 	if len(gids) > 0 {
 		l.log.Info("rolled back prepared transactions of an earlier load", "gids", gids)
 	}
+	if err := l.writeRecord(ctx, job, func(pgx.Tx) error { return nil }); err != nil {
+		return err
+	}
+	l.job, l.recorded = job, true
+	return nil
+}
+
+// writeRecord makes the job's record, in one step with the removal of what an earlier
+// load has left and with what else belongs to it. What was left is looked for once
+// nobody can add to it any more.
+func (l *load) writeRecord(ctx context.Context, job *record.Job, also func(pgx.Tx) error) error {
+	const op = "record the job"
 	tx, err := l.target.Begin(ctx)
 	if err != nil {
-		return session.Wrap("record the job", millrace.PeerDestination, err)
+		return session.Wrap(op, millrace.PeerDestination, err)
 	}
 	defer tx.Rollback(ctx)
 	if err := record.Seize(ctx, tx, l.Job); err != nil {
@@ -277,10 +288,12 @@ func (l *load) replaceRecord(ctx context.Context, createdPublication bool) error
 	if err := record.Create(ctx, tx, job); err != nil {
 		return err
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return session.Wrap("record the job", millrace.PeerDestination, err)
+	if err := also(tx); err != nil {
+		return err
 	}
-	l.job, l.recorded = job, true
+	if err := tx.Commit(ctx); err != nil {
+		return session.Wrap(op, millrace.PeerDestination, err)
+	}
 	for _, t := range copied {
 		l.log.Info("emptied the table", "table", t.Name)
 	}

@@ -83,42 +83,20 @@ func (l *load) awaitWritten(ctx context.Context, from *kafka.Endpoint) (*kafka.W
 // recordWritten makes the record, in one step with the removal of what an earlier
 // load has left. The first position is 0/0: nothing is here.
 func (l *load) recordWritten(ctx context.Context, w *kafka.Written) error {
-	const op = "record the job"
 	job := &record.Job{Name: l.Job, State: record.Stopped, Reason: "the first load goes on beside the stream",
 		Hint: "millrace run, or millrace bootstrap, takes it up", SystemID: w.History.System, Timeline: w.History.Timeline,
 		PageSize: w.PageSize, SegmentSize: w.SegmentSize, Mode: ModeIncremental, Follows: w.History.Generation, LoadStarted: time.Now()}
-	tx, err := l.target.Begin(ctx)
-	if err != nil {
-		return session.Wrap(op, millrace.PeerDestination, err)
-	}
-	defer tx.Rollback(ctx)
-	if err := record.Seize(ctx, tx, l.Job); err != nil {
-		return err
-	}
-	copied, err := l.copiedTables(ctx)
-	if err != nil {
-		return err
-	}
-	if err := l.empty(ctx, tx, copied); err != nil {
-		return err
-	}
 	if l.job != nil {
 		job.Generation = l.job.Generation
 	}
-	if err := record.Create(ctx, tx, job); err != nil {
+	err := l.writeRecord(ctx, job, func(tx pgx.Tx) error {
+		if err := record.SetSlot(ctx, tx, l.Job, w.Point, false, false); err != nil {
+			return err
+		}
+		return record.FirstProgress(ctx, tx, job.Fence(), job.Timeline, 0)
+	})
+	if err != nil {
 		return err
-	}
-	if err := record.SetSlot(ctx, tx, l.Job, w.Point, false, false); err != nil {
-		return err
-	}
-	if err := record.FirstProgress(ctx, tx, job.Fence(), job.Timeline, 0); err != nil {
-		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return session.Wrap(op, millrace.PeerDestination, err)
-	}
-	for _, t := range copied {
-		l.log.Info("emptied the table", "table", t.Name)
 	}
 	l.log.Info("recorded the job", "prefix_of", w.Job, "system", w.History.System, "generation", w.History.Generation)
 	return nil
@@ -130,21 +108,7 @@ func (l *load) recordWritten(ctx context.Context, w *kafka.Written) error {
 func FinishFromKafka(ctx context.Context, o Options, from millrace.LSN, versions []*krecord.TableVersion) error {
 	l := newRun(o)
 	defer l.close()
-	for try := 1; ; try++ {
-		err := l.finishWritten(ctx, from, versions)
-		if err == nil || !session.Retryable(err) || try == mostFinishes {
-			return err
-		}
-		l.log.Warn("trying again", "cause", err)
-		l.close()
-		timer := time.NewTimer(time.Second)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
-		}
-	}
+	return l.retried(ctx, func() error { return l.finishWritten(ctx, from, versions) })
 }
 
 func (l *load) finishWritten(ctx context.Context, from millrace.LSN, versions []*krecord.TableVersion) (err error) {

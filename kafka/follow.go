@@ -113,20 +113,14 @@ func newWrittenReader(ctx context.Context, cl *kgo.Client, name, job string) (*w
 	if err != nil {
 		return nil, err
 	}
-	t := found[name]
-	if t == nil || len(t.leaders) != 1 {
-		return nil, fmt.Errorf("control topic %s is not there, or has more than one partition", name)
+	if found[name] == nil {
+		return nil, fmt.Errorf("control topic %s is not there", name)
 	}
-	if t.leaders[0] < 0 {
-		if t, err = awaitLeader(ctx, cl, t); err != nil {
-			return nil, err
-		}
-	}
-	first, err := offsets(ctx, cl, -2, t)
+	t, first, err := onlyPartition(ctx, cl, found[name])
 	if err != nil {
 		return nil, err
 	}
-	return &writtenReader{topic: t, fetcher: newFetcher(cl, true), at: first[t][0],
+	return &writtenReader{topic: t, fetcher: newFetcher(cl, true), at: first,
 		builder: &stateBuilder{state: newState(), name: job, tables: map[string]tableJSON{}}}, nil
 }
 

@@ -292,11 +292,7 @@ func shown(t *testing.T, cl *kgo.Client, topic string) kmsg.MetadataResponseTopi
 func TestChangedTopicsStopTheJob(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
+	cl := rawClient(t, k)
 	adm := kadm.NewClient(cl)
 	for name, change := range map[string]func(context.Context, string) error{
 		"partitions": func(ctx context.Context, topic string) error {

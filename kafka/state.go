@@ -166,6 +166,24 @@ type controlReader struct {
 	at   int64 // the offset behind it
 }
 
+// onlyPartition waits for a leader of the one partition that a control topic has, and
+// gives its first offset.
+func onlyPartition(ctx context.Context, cl *kgo.Client, t *topic) (led *topic, first int64, err error) {
+	if len(t.leaders) != 1 {
+		return nil, 0, fmt.Errorf("control topic %s has %d partitions, want one", t.name, len(t.leaders))
+	}
+	if t.leaders[0] < 0 {
+		if t, err = awaitLeader(ctx, cl, t); err != nil {
+			return nil, 0, err
+		}
+	}
+	all, err := offsets(ctx, cl, -2, t)
+	if err != nil {
+		return nil, 0, err
+	}
+	return t, all[t][0], nil
+}
+
 // state reads committed records to the offset that end gives, and then the signs of
 // life to the high watermark.
 func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
@@ -177,20 +195,12 @@ func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job str
 	if t == nil {
 		return newState(), nil
 	}
-	if len(t.leaders) != 1 {
-		return nil, fmt.Errorf("control topic %s has %d partitions, want one", name, len(t.leaders))
-	}
-	if t.leaders[0] < 0 {
-		if t, err = awaitLeader(ctx, cl, t); err != nil {
-			return nil, err
-		}
-	}
-	first, err := offsets(ctx, cl, -2, t)
+	t, first, err := onlyPartition(ctx, cl, t)
 	if err != nil {
 		return nil, err
 	}
-	if c.read == nil || c.id != t.id || c.at < first[t][0] {
-		c.id, c.at = t.id, first[t][0]
+	if c.read == nil || c.id != t.id || c.at < first {
+		c.id, c.at = t.id, first
 		c.read = &stateBuilder{state: newState(), name: job, tables: map[string]tableJSON{}}
 	}
 	if c.at, err = newFetcher(cl, true).readAll(ctx, t, c.at, end, c.read.add); err != nil {

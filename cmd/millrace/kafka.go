@@ -179,7 +179,7 @@ func refuseRivals(ctx context.Context, ctl *kafka.Control, s *settings) error {
 	}
 	return &millrace.Error{Kind: millrace.KindPreflight, Op: "destination", Peer: millrace.PeerDestination,
 		Err:  fmt.Errorf("prefix %s belongs to job %s already", s.kafka.Prefix, others[0]),
-		Hint: "choose another prefix; or clean that job up and delete its topic " + s.kafka.Prefix + ".millrace." + others[0]}
+		Hint: "choose another prefix; or clean that job up and delete all topics of the prefix"}
 }
 
 // newKafkaSink makes the sink of a run.

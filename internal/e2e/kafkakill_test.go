@@ -1,15 +1,14 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/internal/kcheck"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
 )
@@ -18,46 +17,33 @@ import (
 // transaction has one END, and in each partition as many records as that says.
 func verdicts(t *testing.T, k *rig.Kafka, prefix string, level kgo.IsolationLevel) []string {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.FetchIsolationLevel(level), kgo.ConsumeRegex(),
-		kgo.ConsumeTopics("^"+prefix+`\.(public\..*|transaction)$`), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
 	type place struct {
 		topic, commit, xid string
 		partition          int32
 	}
 	counted, wanted, ends := map[place]int{}, map[place]int{}, map[string]int{}
-	for quiet := 0; quiet < 2; { // the job is stopped: nothing more comes
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		fetches := cl.PollFetches(ctx)
-		cancel()
-		if fetches.NumRecords() == 0 {
-			quiet++
-			continue
+	err := kcheck.Records(t.Context(), k.Brokers(), prefix, level, func(r *kgo.Record) {
+		h := map[string]string{}
+		for _, x := range r.Headers {
+			h[x.Key] = string(x.Value)
 		}
-		quiet = 0
-		fetches.EachRecord(func(r *kgo.Record) {
-			h := map[string]string{}
-			for _, x := range r.Headers {
-				h[x.Key] = string(x.Value)
+		if !strings.HasSuffix(r.Topic, ".transaction") {
+			counted[place{r.Topic, h["commit_lsn"], h["xid"], r.Partition}]++
+			return
+		}
+		var e kafka.End
+		if err := json.Unmarshal(r.Value, &e); err != nil || e.Status != "END" {
+			return
+		}
+		ends[e.ID]++
+		for _, p := range e.Partitions {
+			if !strings.HasSuffix(p.Topic, ".schema") {
+				wanted[place{p.Topic, h["commit_lsn"], h["xid"], p.Partition}] += p.Count
 			}
-			if !strings.HasSuffix(r.Topic, ".transaction") {
-				counted[place{r.Topic, h["commit_lsn"], h["xid"], r.Partition}]++
-				return
-			}
-			var e kafka.End
-			if err := json.Unmarshal(r.Value, &e); err != nil || e.Status != "END" {
-				return
-			}
-			ends[e.ID]++
-			for _, p := range e.Partitions {
-				if !strings.HasSuffix(p.Topic, ".schema") {
-					wanted[place{p.Topic, h["commit_lsn"], h["xid"], p.Partition}] += p.Count
-				}
-			}
-		})
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	if len(ends) == 0 {
 		t.Fatal("no transaction was read")

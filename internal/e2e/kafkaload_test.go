@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/blackbox"
+	"github.com/millrace/millrace/internal/kcheck"
 	"github.com/millrace/millrace/internal/rig"
 )
 
@@ -180,48 +180,38 @@ func kafkaHolds(t *testing.T, j *blackbox.Job, source *rig.DB, k *rig.Kafka, pre
 // each row.
 func consumed(t *testing.T, k *rig.Kafka, prefix string) (seen map[string]map[string]int, state map[string]map[string]string) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeRegex(),
-		kgo.ConsumeTopics("^"+prefix+`\.public\..*$`), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	seen, state = map[string]map[string]int{}, map[string]map[string]string{}
+	err := kcheck.Records(t.Context(), k.Brokers(), prefix, kgo.ReadCommitted(), func(r *kgo.Record) {
+		if !strings.HasPrefix(r.Topic, prefix+".public.") {
+			return
+		}
+		table := r.Topic[strings.LastIndex(r.Topic, ".")+1:]
+		if seen[table] == nil {
+			seen[table], state[table] = map[string]int{}, map[string]string{}
+		}
+		var key struct{ ID json.Number }
+		var value struct{ After *struct{ N json.Number } }
+		id := "null"
+		if r.Key != nil {
+			if err := json.Unmarshal(r.Key, &key); err != nil {
+				t.Fatal(err)
+			}
+			id = key.ID.String()
+		}
+		seen[table][id]++
+		if r.Value != nil {
+			if err := json.Unmarshal(r.Value, &value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if value.After == nil {
+			delete(state[table], id)
+			return
+		}
+		state[table][id] = value.After.N.String()
+	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	defer cl.Close()
-	seen, state = map[string]map[string]int{}, map[string]map[string]string{}
-	for quiet := 0; quiet < 2; { // the job is stopped: nothing more comes
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		fetches := cl.PollFetches(ctx)
-		cancel()
-		if fetches.NumRecords() == 0 {
-			quiet++
-			continue
-		}
-		quiet = 0
-		fetches.EachRecord(func(r *kgo.Record) {
-			table := r.Topic[strings.LastIndex(r.Topic, ".")+1:]
-			if seen[table] == nil {
-				seen[table], state[table] = map[string]int{}, map[string]string{}
-			}
-			var key struct{ ID json.Number }
-			var value struct{ After *struct{ N json.Number } }
-			id := "null"
-			if r.Key != nil {
-				if err := json.Unmarshal(r.Key, &key); err != nil {
-					t.Fatal(err)
-				}
-				id = key.ID.String()
-			}
-			seen[table][id]++
-			if r.Value != nil {
-				if err := json.Unmarshal(r.Value, &value); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if value.After == nil {
-				delete(state[table], id)
-				return
-			}
-			state[table][id] = value.After.N.String()
-		})
 	}
 	return seen, state
 }

@@ -14,15 +14,34 @@ import (
 // Read reads all that the topics of a prefix hold now, at the level of isolation
 // that is asked for. Nobody may be writing.
 func Read(ctx context.Context, brokers []string, prefix string, level kgo.IsolationLevel) (*History, error) {
-	over := make(chan struct{})
-	close(over)
-	return Follow(ctx, brokers, prefix, level, over)
+	return Follow(ctx, brokers, prefix, level, ended())
 }
 
 // Follow reads the topics of a prefix while they are written. Once over is
 // closed it reads to the ends of all partitions, where nobody may be writing any
 // more.
 func Follow(ctx context.Context, brokers []string, prefix string, level kgo.IsolationLevel, over <-chan struct{}) (*History, error) {
+	h := newHistory(prefix)
+	return h, follow(ctx, brokers, prefix, level, over, h.see)
+}
+
+// Records gives the records that Read reads, those of each partition in their order.
+func Records(ctx context.Context, brokers []string, prefix string, level kgo.IsolationLevel, use func(*kgo.Record)) error {
+	return follow(ctx, brokers, prefix, level, ended(), func(r *kgo.Record) error {
+		if !r.Attrs.IsControl() {
+			use(r)
+		}
+		return nil
+	})
+}
+
+func ended() <-chan struct{} {
+	over := make(chan struct{})
+	close(over)
+	return over
+}
+
+func follow(ctx context.Context, brokers []string, prefix string, level kgo.IsolationLevel, over <-chan struct{}, see func(*kgo.Record) error) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.FetchIsolationLevel(level), kgo.ConsumeRegex(),
 		kgo.ConsumeTopics(topicsOf(prefix)), kgo.ConsumeExcludeTopics(recordOf(prefix)),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.MetadataMaxAge(time.Second), kgo.MetadataMinAge(200*time.Millisecond),
@@ -30,35 +49,31 @@ func Follow(ctx context.Context, brokers []string, prefix string, level kgo.Isol
 		// last offset is one of them.
 		kgo.KeepControlRecords())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer cl.Close()
-	h, next := newHistory(prefix), map[part]int64{}
+	next := map[part]int64{}
 	for {
-		done := false
 		select {
 		case <-over:
-			if done, err = atEnd(ctx, cl, prefix, next); err != nil {
-				return nil, err
+			if done, err := atEnd(ctx, cl, prefix, next); done || err != nil {
+				return err
 			}
 		default:
 		}
-		if done {
-			return h, nil
-		}
-		if err := poll(ctx, cl, h, next); err != nil {
-			return nil, err
+		if err := poll(ctx, cl, next, see); err != nil {
+			return fmt.Errorf("read the topics of %s: %w", prefix, err)
 		}
 	}
 }
 
 // poll takes what comes within a moment.
-func poll(ctx context.Context, cl *kgo.Client, h *History, next map[part]int64) error {
+func poll(ctx context.Context, cl *kgo.Client, next map[part]int64, see func(*kgo.Record) error) error {
 	moment, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	fetches := cl.PollFetches(moment)
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("read the topics of %s: %w", h.prefix, err)
+		return err
 	}
 	for _, e := range fetches.Errors() {
 		var lost *kgo.ErrDataLoss
@@ -73,7 +88,7 @@ func poll(ctx context.Context, cl *kgo.Client, h *History, next map[part]int64) 
 			err = errors.Join(err, fmt.Errorf("%s/%d offset %d was read twice", r.Topic, r.Partition, r.Offset))
 		}
 		next[at] = r.Offset + 1
-		err = errors.Join(err, h.see(r))
+		err = errors.Join(err, see(r))
 	})
 	return err
 }
