@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
@@ -184,9 +185,33 @@ func onlyPartition(ctx context.Context, cl *kgo.Client, t *topic) (led *topic, f
 	return t, all[t][0], nil
 }
 
+// settleWithin bounds how long brokers may disagree about a topic that was just made
+// or deleted.
+const settleWithin = 15 * time.Second
+
 // state reads committed records to the offset that end gives, and then the signs of
 // life to the high watermark.
 func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
+	for began := time.Now(); ; {
+		s, err := c.once(ctx, cl, name, job, end)
+		if !unsettled(err) || time.Since(began) > settleWithin {
+			return s, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// unsettled tells whether a broker that leads a topic according to the metadata
+// does not know it: not yet, or no longer.
+func unsettled(err error) bool {
+	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID)
+}
+
+func (c *controlReader) once(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
 	found, err := topics(ctx, cl, name)
 	if err != nil {
 		return nil, err
