@@ -36,11 +36,12 @@ var layers = map[string]string{
 	"capture":     ". session catalog datum pgoutput replication spool",
 	"backfill":    ". session catalog snapshot",
 	"airbyte":     ". catalog datum",
-	"web":         ". relay",
+	"docs":        "",
+	"web":         ". relay docs",
 	"kafka":       ". record spool kafka/record",
 	"bootstrap":   ". session catalog datum record schema snapshot replication kafka kafka/record internal/crash",
 	"check":       ". session catalog record schema snapshot replication",
-	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web hooks config bootstrap check replication spool airbyte datum kafka kafka/record " +
+	"cmd/millrace": ". session catalog record schema snapshot apply backfill capture relay web docs hooks config bootstrap check replication spool airbyte datum kafka kafka/record " +
 		"internal/rig/pgserver internal/rig/kafkaserver internal/crash",
 
 	"kafka/record": ". datum catalog",

@@ -39,5 +39,5 @@ func environment(e Event) []string {
 	return append(env,
 		"MILLRACE_EVENT="+e.Event, "MILLRACE_JOB="+e.Job, "MILLRACE_AT="+e.At.UTC().Format(time.RFC3339Nano),
 		"MILLRACE_HOST="+e.Host, "MILLRACE_INSTANCE="+e.Instance, "MILLRACE_STATE="+e.State, "MILLRACE_REASON="+e.Reason,
-		"MILLRACE_HINT="+e.Hint, "MILLRACE_ALARM="+e.Alarm, "MILLRACE_MESSAGE="+e.Message)
+		"MILLRACE_HINT="+e.Hint, "MILLRACE_SEE="+e.See, "MILLRACE_ALARM="+e.Alarm, "MILLRACE_MESSAGE="+e.Message)
 }

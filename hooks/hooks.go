@@ -27,6 +27,7 @@ type Event struct {
 	State    string    `json:"state"`
 	Reason   string    `json:"reason"`
 	Hint     string    `json:"hint"`
+	See      string    `json:"see,omitempty"`     // where more is said about the reason
 	Alarm    string    `json:"alarm,omitempty"`   // its name
 	Message  string    `json:"message,omitempty"` // of the alarm
 }

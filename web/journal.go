@@ -16,7 +16,8 @@ type Event struct {
 	Message string
 	Detail  string // the attributes
 	Hint    string
-	Times   int // in a row
+	See     string // where more is said
+	Times   int    // in a row
 }
 
 // journalSize bounds the memory: a line is a few hundred bytes.
@@ -66,6 +67,8 @@ func (j *Journal) Handle(_ context.Context, r slog.Record) error {
 		switch text := attrText(a); {
 		case a.Key == "hint":
 			e.Hint = text
+		case a.Key == "see":
+			e.See = text
 		case text != "":
 			detail = append(detail, a.Key+"="+text)
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/relay"
 )
 
@@ -46,6 +47,12 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"word":  func(s *string) string { return shown(s, func(v string) string { return v }) },
 	"clock": func(t *Time) string { return shown(t, func(t Time) string { return t.UTC().Format("15:04:05 UTC") }) },
 	"text":  func(v any) string { return textOf(v) },
+	"help": func(link string) string {
+		if s := docs.Named(link); s != nil {
+			return "/help/errors/" + s.Name
+		}
+		return link
+	},
 }).ParseFS(files, "assets/*.html"))
 
 // dash stands for what is unknown.
@@ -332,6 +339,16 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	if err := pages.ExecuteTemplate(w, "page", s.page(time.Now())); err != nil {
 		s.opt.Log.Debug("write the page", "cause", err)
 	}
+}
+
+// help serves what docs/troubleshooting.md says about an error. It is the same
+// for everybody and needs no token.
+func (s *Server) help(w http.ResponseWriter, r *http.Request) {
+	if section := docs.Named(r.PathValue("name")); section != nil {
+		writeText(w, http.StatusOK, section.Plain())
+		return
+	}
+	writeText(w, http.StatusNotFound, "there is no such section")
 }
 
 // asset serves what the page loads. It is the same for everybody and needs no

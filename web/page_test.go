@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/relay"
 )
 
@@ -88,9 +89,10 @@ var (
 func TestPage(t *testing.T) {
 	journal := NewJournal()
 	log := slog.New(journal)
-	log.Warn("a <b>bold</b> line", "cause", `<script>alert("x")</script>`, "hint", "cure it")
+	log.Warn("a <b>bold</b> line", "cause", `<script>alert("x")</script>`, "hint", "cure it",
+		"see", "https://example.com/troubleshooting.md#wal_level-is--not-logical")
 	base := serve(t, Options{Job: "shop", Journal: journal, Status: func() *Status {
-		return &Status{Job: "shop", State: "error", Reason: `<img src=x onerror="alert(1)">`, Hint: "do this & that",
+		return &Status{Job: "shop", State: "error", Reason: `<img src=x onerror="alert(1)">`, Hint: "do this & that", See: docs.See("wal_level is minimal, not logical", ""),
 			Tables: []Table{{Table: `public."<Odd>"`, State: "copying", RowsCopied: Known(int64(50)), RowsEstimated: Known(int64(100))}},
 			Lag:    relay.Lag{Seconds: Known(90.0), Bytes: Known(int64(1 << 30)), WaitsFor: Known("target_lock"), WaitsDetail: Known("pid 7 holds it"), BlockingPID: Known(int32(7))},
 			Alarms: []Alarm{{Name: "max_replication_lag", Message: "too much"}}}
@@ -100,7 +102,7 @@ func TestPage(t *testing.T) {
 		t.Fatalf("%d %s", res.code, body)
 	}
 	for _, want := range []string{"Stopped by an error", "&lt;img src=x", "do this &amp; that", "public.&#34;&lt;Odd&gt;&#34;", "50 %",
-		"a &lt;b&gt;bold&lt;/b&gt; line", "1.0 GiB", "90 s", "a lock on the destination", "pid 7", "max_replication_lag", `lang="en"`, "<noscript>"} {
+		"a &lt;b&gt;bold&lt;/b&gt; line", "1.0 GiB", "90 s", "a lock on the destination", "pid 7", "max_replication_lag", `<a href="/help/errors/wal_level-is-not-logical">What to do</a>`, `">What it means and what to do</a>`, `lang="en"`, "<noscript>"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s is not on the page", want)
 		}
@@ -114,6 +116,11 @@ func TestPage(t *testing.T) {
 	}
 	assets := 0
 	for _, m := range loaded.FindAllStringSubmatch(body, -1) {
+		if strings.HasPrefix(m[1], "/help/") {
+			if res, body := get(t, http.DefaultClient, base+m[1]); res.code != http.StatusOK || !strings.Contains(body, "ALTER SYSTEM SET wal_level = logical") {
+				t.Errorf("%s: %d, %s", m[1], res.code, body)
+			}
+		}
 		if !strings.HasPrefix(m[1], "/assets/") {
 			continue
 		}
@@ -126,7 +133,7 @@ func TestPage(t *testing.T) {
 	if assets < 6 {
 		t.Errorf("only %d assets", assets)
 	}
-	for _, path := range []string{"/assets/page.html", "/assets/", "/assets/vendor/LICENSE-uPlot", "/assets/../server.go", "/assets/none.js"} {
+	for _, path := range []string{"/assets/page.html", "/assets/", "/assets/vendor/LICENSE-uPlot", "/assets/../server.go", "/assets/none.js", "/help/errors/nothing"} {
 		if res, _ := get(t, http.DefaultClient, base+path); res.code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, res.code)
 		}

@@ -99,6 +99,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /events", s.guard(http.HandlerFunc(s.events)))
 	mux.Handle("GET /{$}", s.guard(http.HandlerFunc(s.index)))
 	mux.HandleFunc("GET /assets/{name...}", s.asset)
+	mux.HandleFunc("GET /help/errors/{name}", s.help)
 	mux.HandleFunc("POST /login", s.login)
 	mux.Handle("POST /tables", s.guard(http.HandlerFunc(s.tables)))
 	return http.MaxBytesHandler(mux, 16<<10) // a token, or names of tables

@@ -16,6 +16,7 @@ type Status struct {
 	State  string `json:"state"`
 	Reason string `json:"reason"`
 	Hint   string `json:"hint"`
+	See    string `json:"see"` // where more is said about the reason; empty: nowhere
 	// Condition is what the job waits for while it tries again:
 	// source_unreachable, destination_unreachable or waiting_for_slot.
 	Condition   *string     `json:"condition"`

@@ -332,7 +332,7 @@ func TestToken(t *testing.T) {
 			t.Errorf("%s with the token: %d", path, code)
 		}
 	}
-	for _, path := range []string{"/healthz", "/readyz"} {
+	for _, path := range []string{"/healthz", "/readyz", "/help/errors/wal_level-is-not-logical"} {
 		if code, _ := j.get(t, path); code != 200 {
 			t.Errorf("%s: %d", path, code)
 		}

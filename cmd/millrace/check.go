@@ -92,11 +92,8 @@ func configFindings(problems config.Problems) []check.Finding {
 }
 
 func (a *app) printReport(report check.Report) error {
-	if report.Warnings == nil {
-		report.Warnings = []check.Finding{}
-	}
 	if a.json {
-		return a.printJSON(report)
+		return a.printJSON(withLinks(report))
 	}
 	var b strings.Builder
 	printFindings(&b, "problem", report.Problems)
@@ -111,6 +108,9 @@ func printFindings(b *strings.Builder, kind string, list []check.Finding) {
 		fmt.Fprintf(b, "%s: %s\n", kind, oneLine(f.String()))
 		if f.Cure != "" {
 			fmt.Fprintf(b, "  cure: %s\n", oneLine(f.Cure))
+		}
+		if see := seeCall(f.String(), f.Cure); see != "" {
+			fmt.Fprintf(b, "  see: %s\n", see)
 		}
 	}
 }

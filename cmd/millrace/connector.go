@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/check"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/session"
 )
 
@@ -95,13 +96,16 @@ func problemsOf(r check.Report) error {
 	return errors.Join(errs...)
 }
 
-// inWords gives an error with its hints as one text, for those who see no other.
+// inWords gives an error with its hint and the link of its section as one text, for those who see no other.
 func inWords(err error) string {
 	var lines []string
 	for _, one := range problems(err) {
-		line := oneLine(inConnectorWords(one.Error()))
-		if hint := millrace.HintOf(one); hint != "" {
+		line, hint := oneLine(inConnectorWords(one.Error())), millrace.HintOf(one)
+		if hint != "" {
 			line += " (" + oneLine(inConnectorWords(hint)) + ")"
+		}
+		if see := docs.See(one.Error(), hint); see != "" {
+			line += " " + see
 		}
 		lines = append(lines, line)
 	}
@@ -149,6 +153,14 @@ func (a *app) fail(w *airbyte.Writer, err error) error {
 	if err == nil {
 		return nil
 	}
+	if e := w.Error(traceOf(err)); e != nil {
+		return &exit{exitFailed, errors.Join(err, e)}
+	}
+	return &exit{exitFailed, err}
+}
+
+// traceOf is what the platform is told about an error.
+func traceOf(err error) airbyte.TraceError {
 	kind := "system_error"
 	switch millrace.KindOf(problems(err)[0]) {
 	case millrace.KindConfig, millrace.KindPreflight, millrace.KindResync:
@@ -156,10 +168,7 @@ func (a *app) fail(w *airbyte.Writer, err error) error {
 	case millrace.KindRetry:
 		kind = "transient_error"
 	}
-	if e := w.Error(airbyte.TraceError{Message: inWords(err), InternalMessage: oneLine(err.Error()), FailureType: kind}); e != nil {
-		return &exit{exitFailed, errors.Join(err, e)}
-	}
-	return &exit{exitFailed, err}
+	return airbyte.TraceError{Message: inWords(err), InternalMessage: oneLine(err.Error()), FailureType: kind}
 }
 
 // connector is what the connector's verbs share.
@@ -185,7 +194,7 @@ func (a *app) connectorOfFile(w *airbyte.Writer) (*connector, error) {
 	if a.verbose {
 		level = slog.LevelDebug
 	}
-	return newConnector(data, w, airbyte.NewLogger(w, level))
+	return newConnector(data, w, slog.New(seeing{airbyte.NewLogger(w, level).Handler()}))
 }
 
 func newConnector(data []byte, w *airbyte.Writer, log *slog.Logger) (*connector, error) {

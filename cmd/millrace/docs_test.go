@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/config"
+	"github.com/millrace/millrace/docs"
 )
 
 // document is a Markdown file of the repository.
@@ -168,7 +169,6 @@ func TestDocumentedConfiguration(t *testing.T) {
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.+)$`)
-	dropped = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
 // TestDocumentedLinks follows every relative link, to the heading if it names one.
@@ -197,8 +197,7 @@ func TestDocumentedLinks(t *testing.T) {
 
 func hasHeading(text, anchor string) bool {
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {
-		id := strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
-		if id == anchor {
+		if docs.Anchor(m[1]) == anchor {
 			return true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/web"
@@ -16,7 +17,7 @@ func (r *runner) status() *web.Status {
 	r.mu.Lock()
 	j, cp, e, l, resting := r.record, r.cp, r.engine, r.load, r.resting
 	r.mu.Unlock()
-	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, Condition: known(rt.Condition),
+	st := &web.Status{Job: r.Job, State: string(state), Reason: reason, Hint: hint, See: docs.See(reason, hint), Condition: known(rt.Condition),
 		Version: rt.Version, Instance: &rt.Instance, HeartbeatAt: web.KnownTime(rt.HeartbeatAt), HTTP: known(rt.HTTP),
 		Source: r.watch.status(), Alarms: r.governor.list(), Tables: []web.Table{}}
 	switch {

@@ -35,9 +35,9 @@ func (a *app) logger(journal *web.Journal) (*slog.Logger, error) {
 	}
 	switch format {
 	case "text":
-		return slog.New(tee{journal, newLimiter(slog.NewTextHandler(a.stderr, opt))}), nil
+		return slog.New(seeing{tee{journal, newLimiter(slog.NewTextHandler(a.stderr, opt))}}), nil
 	case "json":
-		return slog.New(tee{journal, newLimiter(slog.NewJSONHandler(a.stderr, opt))}), nil
+		return slog.New(seeing{tee{journal, newLimiter(slog.NewJSONHandler(a.stderr, opt))}}), nil
 	}
 	return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "--log-format " + a.logFormat,
 		Err: fmt.Errorf("unknown format"), Hint: "use text or json"}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -35,8 +36,17 @@ func TestLogFormat(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
+	log, err := (&app{stderr: &out}).logger(web.NewJournal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.With("job", "x").Warn("trying again", "cause", errors.New("connect to source: FATAL: password authentication failed for user \"u\""), "hint", "correct it")
+	if want := `"see":"https://github.com/millrace/millrace/blob/main/docs/troubleshooting.md#password-authentication-failed"`; !strings.Contains(out.String(), want) {
+		t.Errorf("no link: %s", out.String())
+	}
+	out.Reset()
 	journal := web.NewJournal()
-	log, err := (&app{stderr: &out, quiet: true}).logger(journal)
+	log, err = (&app{stderr: &out, quiet: true}).logger(journal)
 	if err != nil {
 		t.Fatal(err)
 	}

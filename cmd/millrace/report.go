@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/docs"
 )
 
 // The exit codes.
@@ -59,13 +60,15 @@ func (a *app) report(err error) int {
 }
 
 func (a *app) printError(err error) {
-	label, hint := "error:", "hint:"
+	label, hint, see := "error:", "hint:", "see:"
 	if a.terminal && os.Getenv("NO_COLOR") == "" {
-		label, hint = "\x1b[31m"+label+"\x1b[0m", "\x1b[36m"+hint+"\x1b[0m"
+		label, hint, see = "\x1b[31m"+label+"\x1b[0m", "\x1b[36m"+hint+"\x1b[0m", "\x1b[36m"+see+"\x1b[0m"
 	}
-	words := a.words
+	words, call := a.words, seeCall
 	if words == nil {
 		words = func(text string) string { return text }
+	} else {
+		call = docs.See // the connector's program may have no other verb
 	}
 	for _, one := range problems(err) {
 		fmt.Fprintln(a.stderr, label, oneLine(words(one.Error())))
@@ -75,6 +78,9 @@ func (a *app) printError(err error) {
 		}
 		if h != "" {
 			fmt.Fprintln(a.stderr, hint, oneLine(words(h)))
+		}
+		if s := call(one.Error(), h); s != "" {
+			fmt.Fprintln(a.stderr, see, s)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/session"
@@ -139,7 +140,7 @@ func askInstance(ctx context.Context, s *settings, rt *record.Runtime) *web.Stat
 
 // recordStatus is what the record alone tells.
 func recordStatus(j *record.Job, cp millrace.Checkpoint, rt *record.Runtime, alive bool) *web.Status {
-	st := &web.Status{Job: j.Name, State: string(j.State), Reason: j.Reason, Hint: j.Hint, Version: version(),
+	st := &web.Status{Job: j.Name, State: string(j.State), Reason: j.Reason, Hint: j.Hint, See: docs.See(j.Reason, j.Hint), Version: version(),
 		Alarms: []web.Alarm{}, LoadStarted: loadStarted(j)}
 	st.Source.Slot, st.Source.SystemID, st.Source.Timeline = j.Slot, &j.SystemID, &j.Timeline
 	st.Destination = destinationStatus(j, cp)
@@ -167,6 +168,7 @@ func recordStatus(j *record.Job, cp millrace.Checkpoint, rt *record.Runtime, ali
 		if j.ConsistentFrom == 0 {
 			st.Hint = "millrace bootstrap takes the first load up again"
 		}
+		st.See = docs.See(st.Reason, st.Hint)
 	}
 	return st
 }
@@ -271,6 +273,7 @@ func statusText(st *web.Status, now time.Time) string {
 	}
 	add("reason", st.Reason)
 	add("hint", st.Hint)
+	add("see", seeCall(st.Reason, st.Hint))
 	if st.StoppedAt != nil {
 		add("stopped since", fmt.Sprintf("%s (%s ago)", st.StoppedAt, span(now.Sub(st.StoppedAt.Time))))
 	} else if st.HeartbeatAt != nil {

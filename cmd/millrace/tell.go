@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/docs"
 	"github.com/millrace/millrace/hooks"
 	"github.com/millrace/millrace/record"
 )
@@ -29,7 +30,7 @@ func newTeller(s *settings) *hooks.Teller {
 func (r *runner) tellState(state record.State, reason, hint string) {
 	rt, _, _, _ := r.keeper.current()
 	r.hooks.Tell(hooks.Event{Event: "state", Job: r.Job, At: time.Now().UTC(), Host: rt.Host, Instance: rt.Instance,
-		Version: rt.Version, State: string(state), Reason: reason, Hint: hint})
+		Version: rt.Version, State: string(state), Reason: reason, Hint: hint, See: docs.See(reason, hint)})
 }
 
 // tellEnd tells how the run ended. Before there is a record, or while a first

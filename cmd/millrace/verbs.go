@@ -14,6 +14,7 @@ func (a *app) verbs() []*cobra.Command {
 		a.cleanupCommand(),
 		a.connectorCommand(),
 		a.demoCommand(),
+		a.helpCommand(),
 		a.completionCommand(),
 		a.docsCommand(),
 	}
