@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -64,12 +65,13 @@ type reading struct {
 	selected []airbyte.Selected
 	keys     catalog.Keys // those that are not the tables' own
 	complete map[airbyte.Descriptor]bool
+	missing  map[airbyte.Descriptor]bool // their tables are
 	start    millrace.LSN
 	rows     *rowReader
 }
 
 func newReading(k *connector) *reading {
-	return &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, keys: catalog.Keys{}, complete: map[airbyte.Descriptor]bool{}}
+	return &reading{connector: k, tables: map[millrace.TableName]*catalog.Table{}, keys: catalog.Keys{}, complete: map[airbyte.Descriptor]bool{}, missing: map[airbyte.Descriptor]bool{}}
 }
 
 func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, statePath string) error {
@@ -100,7 +102,7 @@ func (a *app) readStreams(ctx context.Context, w *airbyte.Writer, catalogPath, s
 	for i := range r.catalog.Streams {
 		d := r.catalog.Streams[i].Stream.Descriptor()
 		status := "INCOMPLETE"
-		if r.complete[d] || err == nil && !interrupted(ctx) {
+		if r.complete[d] || err == nil && !r.missing[d] && !interrupted(ctx) {
 			status = "COMPLETE"
 		}
 		if e := w.Status(d, status); e != nil {
@@ -185,14 +187,15 @@ func (r *reading) sink(from millrace.Checkpoint, stop func()) *airbyte.Sink {
 	return airbyte.NewSink(opt)
 }
 
-// sort parts the streams by how they are read. One whose table is gone is passed
-// over with a warning: a catalog that is older than the database must not fail.
+// sort parts the streams by how they are read.
 func (r *reading) sort() error {
 	for i := range r.catalog.Streams {
 		s := &r.catalog.Streams[i]
 		t := r.tables[s.Stream.Table()]
 		if t == nil {
-			r.log.Warn("the table is not there, or not selected", "table", s.Stream.Table())
+			if err := r.withoutTable(s); err != nil {
+				return err
+			}
 			continue
 		}
 		key, err := r.keyOf(s, t)
@@ -212,6 +215,22 @@ func (r *reading) sort() error {
 			Full: s.Full(), Skip: r.state.SkipOf(t.Name)})
 	}
 	return nil
+}
+
+// withoutTable tells that the table of a stream is not there. What the platforms expect is what
+// their own connectors do: with Airbyte the stream is incomplete and has an error of
+// its own, and the others are read all the same; a capture of Estuary fails.
+func (r *reading) withoutTable(s *airbyte.ConfiguredStream) error {
+	err := &millrace.Error{Kind: millrace.KindConfig, Op: "read", Table: s.Stream.Table(), Err: errors.New("is not there, or not selected"),
+		Hint: "take the stream out, by a new discover; or correct schemas and tables of the configuration, or the role's right to USAGE of the schema"}
+	if r.flow != nil {
+		return err
+	}
+	d := s.Stream.Descriptor()
+	r.missing[d] = true
+	trace := traceOf(err)
+	trace.Stream = &d
+	return r.out.Error(trace)
 }
 
 // keyOf finds the key that a stream is read by and its changes are told apart by.
@@ -279,9 +298,8 @@ func (r *reading) captured() []capture.Table {
 func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 	var cp millrace.Checkpoint
 	if p := r.state.Position; p != nil {
-		if r.found.Slot == nil {
-			return cp, &millrace.Error{Kind: millrace.KindResync, Op: "read", Peer: millrace.PeerSource, Err: errors.New("the slot is gone, and with it the changes since the state"),
-				Hint: "reset the connection's state, so that its streams are read again"}
+		if err := stateHolds(p, r.found.Slot); err != nil {
+			return cp, err
 		}
 		cp.System, cp.Timeline, cp.End, cp.Acked = p.System, p.Timeline, p.LSN, p.LSN
 		return cp, nil
@@ -311,6 +329,22 @@ func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 	}
 	cp.System, cp.Timeline, cp.End, cp.Acked = r.found.Server.SystemID, r.found.Server.Timeline, at, at
 	return cp, nil
+}
+
+// stateHolds tells whether the source still has what came after a state. Whoever reads
+// from the slot otherwise is told of it by the stream, at its start.
+func stateHolds(p *airbyte.Shared, slot *catalog.Slot) error {
+	e := &millrace.Error{Kind: millrace.KindResync, Op: "read", Peer: millrace.PeerSource,
+		Hint: resetWords}
+	switch {
+	case slot == nil:
+		e.Err = errors.New("the slot is gone, and with it the changes since the state")
+	case slot.ConfirmedFlush > p.LSN:
+		e.Err = fmt.Errorf("the state is of %v, and the slot is at %v since a newer one was given back: the changes in between are gone", p.LSN, slot.ConfirmedFlush)
+	default:
+		return nil
+	}
+	return e
 }
 
 func (r *reading) publish(ctx context.Context, conn *pgx.Conn) error {

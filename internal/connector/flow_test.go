@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -104,4 +105,53 @@ func (r *runtime) loaded(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return bytes.Count(text, []byte(`"load":"\"done\""`)) == len(r.bindings)
+}
+
+// TestFlowOlderState: what Airbyte's platform is told about a state that is too old, the runtime's
+// log says; and so of a binding whose table is gone.
+func TestFlowOlderState(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, "json")
+	var old map[string]any
+	for id := range 3 {
+		r.source.SQL(t, fmt.Sprintf("INSERT INTO orders VALUES (%d, 'f', 1)", 5000+id))
+		s := r.open(t)
+		r.capture(t, s, true, func() bool { return r.loaded(t) && r.docs["orders"][fmt.Sprintf("%d|", 5000+id)] != nil })
+		s.end()
+		if id == 0 {
+			old = merge(nil, r.state)
+		}
+	}
+	newest := r.state
+	r.state = old
+	r.fails(t, "the state is of", "clear its data and its state", "see: https://")
+	r.state = newest
+	r.source.SQL(t, "DROP TABLE items")
+	r.fails(t, "table public.items: is not there, or not selected", "see: https://")
+}
+
+// fails opens a capture that ends with an error.
+func (r *runtime) fails(t *testing.T, says ...string) {
+	t.Helper()
+	s := r.session(t)
+	s.send(t, map[string]any{"open": map[string]any{"capture": map[string]any{"config": r.config, "bindings": r.bindings}, "state": r.state}})
+	for {
+		x, ok := s.receive(t)
+		if !ok {
+			break
+		}
+		if x.Captured != nil || x.Checkpoint != nil {
+			t.Fatalf("something was captured: %s", x.line)
+		}
+	}
+	<-s.proc.Done()
+	log := s.log.String()
+	if code := s.proc.ExitCode(); code != 1 {
+		t.Errorf("exit code %d\n%s", code, log)
+	}
+	for _, say := range says {
+		if !strings.Contains(log, say) {
+			t.Errorf("it does not say %q:\n%s", say, log)
+		}
+	}
 }

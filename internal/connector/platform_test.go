@@ -77,6 +77,9 @@ type message struct {
 		Error struct {
 			Message     string `json:"message"`
 			FailureType string `json:"failure_type"`
+			Stream      struct {
+				Name string `json:"name"`
+			} `json:"stream_descriptor"`
 		} `json:"error"`
 		Status struct {
 			Stream struct {

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -187,4 +188,90 @@ func TestTakenBack(t *testing.T) {
 	r := p.reader()
 	r.take(p.sync(t))
 	p.equals(t, r)
+}
+
+// TestMissingTable: a stream whose table is gone has an error of its own and stays
+// incomplete; the others are read, and go on being read.
+func TestMissingTable(t *testing.T) {
+	t.Parallel()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	p.makeSlot(t)
+	p.discover(t)
+	r := p.reader()
+	r.take(p.sync(t))
+	p.source.SQL(t, "DROP TABLE items; DROP TABLE log; UPDATE orders SET total = 7 WHERE id < 10")
+	messages := p.sync(t)
+	r.take(messages)
+	if row := r.rows["orders"]["3|"]; !strings.Contains(row, `total="7.00"`) {
+		t.Errorf("the change of the other table was not read: %s", row)
+	}
+	said := map[string]string{}
+	for _, m := range messages {
+		switch m.Trace.Type {
+		case "STREAM_STATUS":
+			said[m.Trace.Status.Stream.Name] += m.Trace.Status.Status + " "
+		case "ERROR":
+			said[m.Trace.Error.Stream.Name] += m.Trace.Error.FailureType + " "
+			if !strings.Contains(m.Trace.Error.Message, "is not there, or not selected (take the stream out") {
+				t.Errorf("message: %s", m.Trace.Error.Message)
+			}
+		}
+	}
+	for name, want := range map[string]string{"orders": "STARTED RUNNING COMPLETE ", "items": "STARTED config_error INCOMPLETE ", "log": "STARTED config_error INCOMPLETE "} {
+		if said[name] != want {
+			t.Errorf("stream %s: %s, want %s", name, said[name], want)
+		}
+	}
+}
+
+// TestOlderState: a state that is older than what the platform has proved to hold can't be
+// gone on from, since the source's log is gone from there; that is said, and nothing
+// is read.
+func TestOlderState(t *testing.T) {
+	t.Parallel()
+	for _, states := range []string{"global", "stream"} {
+		t.Run(states, func(t *testing.T) {
+			t.Parallel()
+			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+			p.config["state_type"] = states
+			p.makeSlot(t)
+			p.discover(t)
+			p.sync(t)
+			old := maps.Clone(p.states)
+			for i := range 2 { // the second one is given the state of the first, which moves the slot
+				p.source.SQL(t, fmt.Sprintf("UPDATE orders SET total = %d WHERE id < 10", i))
+				p.sync(t)
+			}
+			newest := p.states
+			p.states = old
+			p.isTooOld(t)
+			// The streams of a platform that commits them one by one are as old as the oldest.
+			if states == "stream" {
+				p.states = maps.Clone(newest)
+				p.states["items"] = old["items"]
+				p.isTooOld(t)
+			}
+			p.states = newest
+			p.sync(t)
+		})
+	}
+}
+
+// isTooOld reads from the state that the platform has.
+func (p *platform) isTooOld(t *testing.T) {
+	t.Helper()
+	messages, code := p.run(t, "read", p.readArgs(t)...)
+	got := failure(messages)
+	if code != 1 || !strings.HasPrefix(got, "config_error") || !strings.Contains(got, "the state is of") ||
+		!strings.Contains(got, "clear its data and its state") || !strings.Contains(got, "troubleshooting.md#") || strings.Contains(got, "millrace bootstrap") {
+		t.Errorf("exit code %d, %s", code, got)
+	}
+	for _, m := range messages {
+		if m.Type == "RECORD" || m.Type == "STATE" {
+			t.Fatalf("a %s came of a state that is too old", m.Type)
+		}
+		if s := m.Trace.Status; s.Status == "COMPLETE" {
+			t.Errorf("stream %s is complete", s.Stream.Name)
+		}
+	}
 }

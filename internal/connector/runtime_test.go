@@ -54,7 +54,8 @@ type session struct {
 	stdin io.WriteCloser
 	out   *bufio.Reader
 	codec string
-	owed  int // checkpoints that came and were not acknowledged
+	owed  int          // checkpoints that came and were not acknowledged
+	log   bytes.Buffer // to be read once it has ended
 }
 
 func (r *runtime) session(t *testing.T) *session {
@@ -71,6 +72,7 @@ func (r *runtime) session(t *testing.T) *session {
 	}
 	cmd.Stdin, cmd.Stdout = in, out
 	s := &session{stdin: stdin, out: bufio.NewReader(stdout), codec: r.codec}
+	cmd.Stderr = &s.log
 	s.proc, err = child.Start(cmd, syscall.SIGKILL)
 	in.Close()
 	out.Close()

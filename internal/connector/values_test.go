@@ -3,6 +3,10 @@ package connector
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,41 +14,20 @@ import (
 	"github.com/millrace/millrace/internal/rig"
 )
 
-// everyType has values that other connectors null, round or reorder.
-const everyType = `
-CREATE EXTENSION hstore;
-CREATE EXTENSION citext;
-CREATE EXTENSION ltree;
-CREATE TYPE mood AS ENUM ('sad', 'so so', 'happy');
-CREATE DOMAIN percent AS numeric(5,2) CHECK (VALUE <= 100);
-CREATE TYPE pair AS (a int, b text);
-CREATE TABLE v (id int PRIMARY KEY, b bool, i2 int2, i4 int4, i8 int8, f4 float4, f8 float8, n numeric, n2 numeric(10,2), m money, t text, vc varchar(5),
-	bc char(5), nm name, by bytea, d date, tm time, tz timetz, ts timestamp, tsz timestamptz, iv interval, u uuid, j json, jb jsonb, ia int[], ta text[],
-	na numeric[], mm mood, pc percent, pr pair, hs hstore, ci citext, lt ltree, bt bit(4), vb varbit, ip inet, cd cidr, ma macaddr, pt point, bx box,
-	ir int4range, nr numrange, mr int4multirange, lsn pg_lsn, x xml, tv tsvector, o oid);
-`
-
-const rows = `
-INSERT INTO v SELECT %[1]d, true, -32768, 2147483647, 9223372036854775807, 'NaN', '-Infinity', 'NaN', 12345678.90, '-$1,234.56', E'a"\\\n\tü', 'abc',
-	'ab', 'nm', '\x00ff', '-infinity', '24:00:00', '12:34:56.789+05:30', 'infinity', '2024-02-29 12:34:56.789012+02', '1 year -2 mons 3 days 04:05:06.7', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11',
-	'{"b": 1, "a":  [1,2], "b": 2}', '{"z": 1e3}', '{{1,NULL},{3,4}}', '[2:3]={"a,b",NULL}', '{1.50,NaN}', 'so so', 99.50, '(1,"x""y")', 'a=>1, b=>NULL', 'CiText', 'a.b.c', '0101', '11', '10.0.0.1/8', '10.0.0.0/8',
-	'08:00:2b:01:02:03', '(1.5,2)', '(3,4),(1,2)', '[1,10)', '(,5.50]', '{[1,3),[7,9)}', '16/B374D848', '<a>1</a>', 'a fat cat', 4294967295;
-INSERT INTO v (id, n, d, ts, tsz, ia, f8) VALUES (%[1]d + 1, 123456789012345678901234567890.123456789, '0044-03-15 BC', '12024-01-01 00:00:00', '0001-01-01 00:00:00+00 BC', '{}', 1e-300);
-INSERT INTO v (id) VALUES (%[1]d + 2);
-`
-
-// TestValues: a row has the same form whether it was read or streamed, and obeys
-// the schema that discover gives.
+// TestValues: a row has the same form whether it was read or streamed, obeys the
+// schema that discover gives, and has the form of testdata/values.txt, for values
+// of every type that a column can have.
 func TestValues(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), everyType)
+	p := newPlatform(t, rig.Shared(t, rig.Newest), everyType())
 	p.makeSlot(t)
-	p.source.Script(t, fmt.Sprintf(rows, 100))
+	p.isEveryType(t)
+	p.source.Script(t, rows(100))
 	p.discover(t)
 	read := byID(p.sync(t))
-	p.source.Script(t, fmt.Sprintf(rows, 200))
+	p.source.Script(t, rows(200))
 	streamed := byID(p.sync(t))
-	for i := range 3 {
+	for i := range valueRows() {
 		a, b := read[100+i], streamed[200+i]
 		if a == nil || b == nil {
 			t.Fatalf("rows are missing: %v, %v", a == nil, b == nil)
@@ -53,14 +36,113 @@ func TestValues(t *testing.T) {
 			t.Errorf("row %d differs (-read +streamed):\n%s", i, diff)
 		}
 	}
-	for column, want := range map[string]string{
-		"n": `"NaN"`, "f8": `"-Infinity"`, "i8": `9223372036854775807`, "ts": `"infinity"`, "tsz": `"2024-02-29T10:34:56.789012Z"`, "by": `"AP8="`,
-		"bt": `"0101"`, "ia": `[[1,null],[3,4]]`, "n2": `"12345678.90"`, "d": `"-infinity"`, "o": `4294967295`, "bc": `"ab   "`,
-	} {
-		if got := read[100][column]; got != want {
-			t.Errorf("column %s is %s, want %s", column, got, want)
+	schemas := p.schemas(t)
+	var forms strings.Builder
+	for _, c := range valueColumns() {
+		for i, v := range c.values {
+			got := read[100+i][c.name]
+			if got == "null" || !allowed(schemas[c.name], got) {
+				t.Errorf("%s: %s is %s, with the schema %s", c.sql, v, got, schemas[c.name])
+			}
+			fmt.Fprintf(&forms, "%s | %s | %s\n", c.sql, shortened(v), shortened(got))
+		}
+		if got := read[100+valueRows()-1][c.name]; got != "null" {
+			t.Errorf("%s: NULL is %s", c.sql, got)
 		}
 	}
+	file := filepath.Join("testdata", "values.txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(forms.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file) //nolint:gosec // of the repository
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(forms.String(), "\n")); diff != "" {
+		t.Errorf("other forms than in %s (-file +now):\n%s", file, diff)
+	}
+}
+
+func shortened(s string) string {
+	s = strings.NewReplacer("\n", `\n`).Replace(s)
+	if len(s) > 500 {
+		return fmt.Sprintf("%s… (%d bytes)", s[:60], len(s))
+	}
+	return s
+}
+
+// isEveryType holds the types of the table against those that the server has: each
+// is a column's, or it is said why there can be no values of it.
+func (p *platform) isEveryType(t *testing.T) {
+	t.Helper()
+	// Row types of the catalog's own tables are composites as pair is.
+	names := strings.Fields(p.source.Query(t, `SELECT string_agg(t.typname, ' ' ORDER BY t.typname) FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+		WHERE t.typnamespace = 'pg_catalog'::regnamespace AND t.typtype NOT IN ('p', 'c') AND coalesce(e.typtype, 'b') NOT IN ('p', 'c')
+		AND t.oid NOT IN (SELECT atttypid FROM pg_attribute WHERE attrelid = 'v'::regclass AND attnum > 0)`))
+	missing := map[string]bool{}
+	for _, name := range names {
+		missing[name] = true
+		if noValues[strings.TrimPrefix(name, "_")] == "" {
+			t.Errorf("type %s can be a column's: add it to kinds, or to noValues with the reason", name)
+		}
+	}
+	for name := range noValues {
+		if !missing[name] {
+			t.Errorf("type %s is in noValues, and is a column's or does not exist", name)
+		}
+	}
+}
+
+// schemas gives the JSON schema of each column.
+func (p *platform) schemas(t *testing.T) map[string]json.RawMessage {
+	t.Helper()
+	var stream struct {
+		Schema struct {
+			Properties map[string]json.RawMessage `json:"properties"`
+		} `json:"json_schema"`
+	}
+	text, err := json.Marshal(p.streams[0]["stream"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &stream); err != nil {
+		t.Fatal(err)
+	}
+	return stream.Schema.Properties
+}
+
+// allowed tells whether a value is of a JSON type that a schema names.
+func allowed(schema json.RawMessage, value string) bool {
+	var s struct {
+		Type []string `json:"type"`
+	}
+	if json.Unmarshal(schema, &s) != nil {
+		return false
+	}
+	var v any
+	if json.Unmarshal([]byte(value), &v) != nil {
+		return false
+	}
+	is := ""
+	switch v.(type) {
+	case bool:
+		is = "boolean"
+	case string:
+		is = "string"
+	case []any:
+		is = "array"
+	case map[string]any:
+		is = "object"
+	case float64:
+		is = "number"
+		if !strings.ContainsAny(value, ".eE") && !slices.Contains(s.Type, "number") {
+			is = "integer"
+		}
+	}
+	return slices.Contains(s.Type, is)
 }
 
 func byID(messages []message) map[int]map[string]string {
