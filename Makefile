@@ -16,7 +16,7 @@ RACE_FLAG := $(shell test "$$(go env CGO_ENABLED)" = 1 && command -v "$$(go env 
 TESTFLAGS := -count=1 -p=2 -parallel=4 -timeout=14m
 FUZZTIME := 30s
 
-.PHONY: help build rig test lint fmt cover fuzz soak interop bench bench-results release demo clean
+.PHONY: help build rig test lint fmt cover fuzz soak interop bench bench-kafka bench-results release demo clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,9 @@ interop: rig ## Every case in every way on every pair of versions; foreign progr
 
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench
+
+bench-kafka: rig ## Beside Debezium on Kafka Connect, six minutes; see docs/benchmarks.md
+	go run ./bench -mode kafka
 
 bench-results: rig ## Twenty minutes on a quiet machine: results, table and limits that are checked in
 	go run ./bench -mode full -scale 0.6 -readers some -within 14m -accept \

@@ -16,15 +16,16 @@ type LSN uint64
 func ParseLSN(s string) (LSN, error) {
 	high, low, ok := strings.Cut(s, "/")
 	if !ok || !isHalf(high) || !isHalf(low) {
-		return 0, fmt.Errorf("malformed LSN %q: want two hexadecimal numbers such as 16/B374D848", s)
+		// A copy, so that a string of bytes which is parsed needs no memory.
+		return 0, fmt.Errorf("malformed LSN %q: want two hexadecimal numbers such as 16/B374D848", strings.Clone(s))
 	}
 	h, err := strconv.ParseUint(high, 16, 32)
 	if err != nil {
-		return 0, fmt.Errorf("malformed LSN %q: %w", s, err)
+		return 0, fmt.Errorf("malformed LSN %q: %w", strings.Clone(s), err)
 	}
 	l, err := strconv.ParseUint(low, 16, 32)
 	if err != nil {
-		return 0, fmt.Errorf("malformed LSN %q: %w", s, err)
+		return 0, fmt.Errorf("malformed LSN %q: %w", strings.Clone(s), err)
 	}
 	return LSN(h<<32 | l), nil
 }

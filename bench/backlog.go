@@ -55,6 +55,11 @@ func (b *bench) drain(ctx context.Context, out *set, sql string, n, rounds int, 
 	if err := s.generate(ctx); err != nil {
 		return err
 	}
+	return b.turns(ctx, s, out, rounds, contenders)
+}
+
+// turns lets the contenders take turns with a backlog that is there.
+func (b *bench) turns(ctx context.Context, s *stage, out *set, rounds int, contenders []contender) error {
 	for round := range rounds {
 		for _, c := range contenders {
 			m, err := c.run(ctx, s)

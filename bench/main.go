@@ -7,6 +7,7 @@
 //	go run ./bench -only connector          the connector beside Debezium's embedded engine (Java, Maven)
 //	go run ./bench -mode full -scale 0.7 -readers some -within 19m -accept
 //	                                        the most important of it, and limits from it
+//	go run ./bench -mode kafka -write       beside Debezium on Kafka Connect, into one broker
 //
 // The contenders of a set are interleaved (A B C A B C …), so that a machine
 // that gets slower meanwhile hits all of them; only ratios within a set mean
@@ -56,12 +57,16 @@ func dispatch(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.kafka {
+		return runKafka(ctx, o)
+	}
 	return run(ctx, o)
 }
 
 // options are what the command line says.
 type options struct {
 	full       bool
+	kafka      bool
 	only       []string
 	contenders []string
 	rounds     int
@@ -77,7 +82,10 @@ type options struct {
 }
 
 func (o options) mode() string {
-	if o.full {
+	switch {
+	case o.kafka:
+		return "kafka"
+	case o.full:
 		return "full"
 	}
 	return "quick"
@@ -86,12 +94,12 @@ func (o options) mode() string {
 func parseOptions(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	mode := fs.String("mode", "quick", "quick or full")
+	mode := fs.String("mode", "quick", "quick, full or kafka")
 	only := fs.String("only", "", "comma-separated sets: "+strings.Join(setNames(), ", ")+" (default: all of the mode)")
 	contenders := fs.String("contenders", "", "comma-separated contenders (default: all)")
 	readers := fs.String("readers", "", "run pg_recvlogical and decode only with all sets or with some (default: some in quick mode, all in full mode)")
 	fs.DurationVar(&o.within, "within", 0, "begin no set that would probably end later than that")
-	fs.IntVar(&o.rounds, "n", 0, "runs of each contender (default: 2 quick, 5 full)")
+	fs.IntVar(&o.rounds, "n", 0, "runs of each contender (default: 2 quick, 5 full, 3 kafka)")
 	fs.Float64Var(&o.scale, "scale", 1, "multiply the size of every workload")
 	fs.StringVar(&o.verify, "verify", "first", "compare source and target after: first, all or none of the runs")
 	fs.BoolVar(&o.write, "write", false, "keep the results in bench/results and, in full mode, docs/benchmarks.md")
@@ -101,12 +109,15 @@ func parseOptions(args []string) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
-	o.full = *mode == "full"
+	o.full, o.kafka = *mode == "full", *mode == "kafka"
 	o.only, o.contenders = splitList(*only), splitList(*contenders)
 	if o.rounds == 0 {
 		o.rounds = 2
-		if o.full {
+		switch {
+		case o.full:
 			o.rounds = 5
+		case o.kafka:
+			o.rounds = 3
 		}
 	}
 	o.write = o.write || o.accept
@@ -126,8 +137,8 @@ func (o options) validate(mode string, rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("unexpected argument %q", rest[0])
 	}
-	if mode != "quick" && mode != "full" {
-		return fmt.Errorf("-mode %q: want quick or full", mode)
+	if mode != o.mode() {
+		return fmt.Errorf("-mode %q: want quick, full or kafka", mode)
 	}
 	if !slices.Contains([]string{"first", "all", "none"}, o.verify) {
 		return fmt.Errorf("-verify %q: want first, all or none", o.verify)

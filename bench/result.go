@@ -16,7 +16,7 @@ type report struct {
 	PostgreSQL string    `json:"postgresql"`
 	Go         string    `json:"go"`
 	Settings   []string  `json:"settings"`
-	Native     string    `json:"native_options"`
+	Native     string    `json:"native_options,omitempty"`
 	Taken      time.Time `json:"taken"`
 	Sets       []set     `json:"sets"`
 }
@@ -36,6 +36,10 @@ const (
 	kindMemory  = "memory"
 	kindWait    = "wait"
 	kindWatch   = "watch"
+	kindKafka   = "kafka"
+	// kindUnbottle: the way from Kafka beside the direct one. The source's CPU time is
+	// the broker's, where that is the source.
+	kindUnbottle = "unbottle"
 )
 
 // set is what was measured together: figures of different sets can't be

@@ -27,6 +27,9 @@ func setNames() []string {
 	for _, w := range workloads {
 		names = append(names, w.name)
 	}
+	for _, w := range kafkaSets {
+		names = append(names, w.name)
+	}
 	return append(names, "latency", "load", "wait", "watch", "memory", "connector")
 }
 

@@ -19,18 +19,22 @@ const (
 
 // writeDocs replaces the generated part of the document.
 func writeDocs(path string, r *report) error {
+	return replaceBetween(path, beginMark, endMark, r.markdown())
+}
+
+func replaceBetween(path, begin, end, text string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	head, rest, ok := bytes.Cut(b, []byte(beginMark))
-	_, tail, ok2 := bytes.Cut(rest, []byte(endMark))
+	head, rest, ok := bytes.Cut(b, []byte(begin))
+	_, tail, ok2 := bytes.Cut(rest, []byte(end))
 	if !ok || !ok2 {
-		return fmt.Errorf("%s lacks the lines %s and %s", path, beginMark, endMark)
+		return fmt.Errorf("%s lacks the lines %s and %s", path, begin, end)
 	}
 	var out bytes.Buffer
 	out.Write(head)
-	fmt.Fprintf(&out, "%s\n\n%s\n%s", beginMark, r.markdown(), endMark)
+	fmt.Fprintf(&out, "%s\n\n%s\n%s", begin, text, end)
 	out.Write(tail)
 	return os.WriteFile(path, out.Bytes(), 0o644) //nolint:gosec // a document
 }
@@ -49,18 +53,23 @@ func (r *report) markdown() string {
 		{kindWatch, "Being watched"},
 		{kindMemory, "Memory"},
 	} {
-		var sets []set
-		for _, s := range r.Sets {
-			if s.Kind == kind.kind {
-				sets = append(sets, s)
-			}
-		}
-		if len(sets) > 0 {
-			t := tableOf(kind.kind, sets)
-			fmt.Fprintf(&b, "\n### %s\n\n%s", kind.heading, t.markdown())
-		}
+		b.WriteString(r.section(kind.kind, kind.heading))
 	}
 	return b.String()
+}
+
+// section is the table of all sets of a kind; nothing without any.
+func (r *report) section(kind, heading string) string {
+	var sets []set
+	for _, s := range r.Sets {
+		if s.Kind == kind {
+			sets = append(sets, s)
+		}
+	}
+	if len(sets) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n### %s\n\n%s", heading, tableOf(kind, sets).markdown())
 }
 
 // text is the set for the terminal.
@@ -80,6 +89,10 @@ func tableOf(kind string, sets []set) grid {
 		g = grid{{"rate", "contender", "n", "p50 ms", "p95 ms", "p99 ms", "max ms", "CPU s source/client/target", "peak MB"}}
 	case kindWait:
 		g = grid{{"load", "waited for", "n", "p50 ms", "p95 ms", "p99 ms", "max ms"}}
+	case kindKafka:
+		g = grid{{"workload", "contender", "n", "seconds (min–max)", "rows/s", "rows/s × Debezium", "CPU s source/client/broker", "client CPU × Debezium", "foreign CPU s", "peak MB"}}
+	case kindUnbottle:
+		g = grid{{"workload", "way", "n", "seconds (min–max)", "rows/s", "rows/s × direct", "CPU s source/client/target", "foreign CPU s", "peak MB"}}
 	case kindWatch:
 		g = grid{{"load", "watched", "n", "p50 ms", "p95 ms", "p99 ms", "max ms", "CPU s client"}}
 	}
@@ -129,6 +142,12 @@ func (s *set) row(r *result) []string {
 	}
 	took := r.seconds()
 	row = append(row, r.spread(), rate(s.Rows, took))
+	switch s.Kind {
+	case kindKafka:
+		return append(row, s.kafkaRow(r)...)
+	case kindUnbottle:
+		return append(row, ratioText(s.ratio(nameDirect, r.Contender)), r.cpu(), r.foreign(), megabytes(r.peak()))
+	}
 	base := nameRecv
 	if s.Kind == kindLoad {
 		base = pipeOne

@@ -1,12 +1,14 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,6 +67,7 @@ type Reader struct {
 	topics map[string]*topic
 	parts  map[slot]*partition
 	held   int64
+	places []cursorTopic // of the cursor: all topics in the order of their names
 
 	tables  map[string]*tableReader // by topic
 	history *millrace.History
@@ -302,21 +305,21 @@ func (r *Reader) reached(ctx context.Context) (int64, error) {
 
 func (r *Reader) passed(offset int64) bool { return r.Waiting() && r.order().next >= offset }
 
+// beginHead is what a BEGIN begins with; one that does not is found out all the same.
+var beginHead = []byte(`{"status":"` + statusBegin + `"`)
+
 // nextEnd takes one record of the transaction topic, which may be an END.
 func (r *Reader) nextEnd(ctx context.Context) error {
 	rec := r.order().pop(r)
-	var status struct {
-		Status string `json:"status"`
-	}
-	if err := json.Unmarshal(rec.Value, &status); err != nil {
-		return r.malformed(rec, err)
-	}
-	if status.Status != statusEnd {
+	if bytes.HasPrefix(rec.Value, beginHead) {
 		return nil
 	}
 	e := &End{}
 	if err := json.Unmarshal(rec.Value, e); err != nil {
 		return r.malformed(rec, err)
+	}
+	if e.Status != statusEnd {
+		return nil
 	}
 	if err := r.follow(rec); err != nil {
 		return err
@@ -367,14 +370,14 @@ func otherHistory(e *Endpoint, got, want *millrace.History, at millrace.LSN) err
 // follow takes note of the history that a transaction belongs to.
 func (r *Reader) follow(rec *kgo.Record) error {
 	h := millrace.History{System: string(krecord.Header(rec, headerSystem))}
-	timeline, generation := int64(0), int64(0)
-	if _, err := fmt.Sscan(string(krecord.Header(rec, headerTimeline)), &timeline); err != nil {
+	timeline, err := strconv.ParseInt(string(krecord.Header(rec, headerTimeline)), 10, 32)
+	if err != nil {
 		return r.malformed(rec, err)
 	}
-	if _, err := fmt.Sscan(string(krecord.Header(rec, headerGeneration)), &generation); err != nil {
+	if h.Generation, err = strconv.ParseInt(string(krecord.Header(rec, headerGeneration)), 10, 64); err != nil {
 		return r.malformed(rec, err)
 	}
-	h.Timeline, h.Generation = int32(timeline), generation
+	h.Timeline = int32(timeline)
 	if r.history == nil || *r.history != h {
 		r.history = &h
 	}

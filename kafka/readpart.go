@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -259,24 +260,48 @@ func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
 const cursorVersion = 1
 
 func (r *Reader) cursor() []byte {
-	b := []byte{cursorVersion}
-	names := make([]string, 0, len(r.topics))
-	for n := range r.topics {
-		names = append(names, n)
+	if len(r.places) != len(r.topics) {
+		r.arrange()
 	}
-	slices.Sort(names)
-	for _, n := range names {
-		t := r.topics[n]
-		b = binary.AppendUvarint(b, uint64(len(n)))
-		b = append(b, n...)
-		b = append(b, t.id[:]...)
-		b = binary.AppendUvarint(b, uint64(len(t.leaders)))
-		for i := range t.leaders {
-			b = binary.AppendUvarint(b, uint64(r.parts[slot{n, int32(i)}].used))
-			b = binary.AppendVarint(b, int64(t.epochs[i]))
+	size := 1
+	for i := range r.places {
+		p := &r.places[i]
+		size += len(p.head) + len(p.parts)*(binary.MaxVarintLen64+binary.MaxVarintLen32)
+	}
+	b := append(make([]byte, 0, size), cursorVersion)
+	for i := range r.places {
+		p := &r.places[i]
+		b = append(b, p.head...)
+		for n, part := range p.parts {
+			b = binary.AppendUvarint(b, uint64(part.used))
+			b = binary.AppendVarint(b, int64(p.topic.epochs[n]))
 		}
 	}
 	return b
+}
+
+// cursorTopic is what of a cursor stays the same: name, id and number of partitions
+// of a topic.
+type cursorTopic struct {
+	topic *topic
+	parts []*partition
+	head  []byte
+}
+
+// arrange is called when topics have joined; none ever leaves.
+func (r *Reader) arrange() {
+	r.places = r.places[:0]
+	for _, n := range slices.Sorted(maps.Keys(r.topics)) {
+		p := cursorTopic{topic: r.topics[n]}
+		p.head = binary.AppendUvarint(nil, uint64(len(n)))
+		p.head = append(p.head, n...)
+		p.head = append(p.head, p.topic.id[:]...)
+		p.head = binary.AppendUvarint(p.head, uint64(len(p.topic.leaders)))
+		for i := range p.topic.leaders {
+			p.parts = append(p.parts, r.parts[slot{n, int32(i)}])
+		}
+		r.places = append(r.places, p)
+	}
 }
 
 // drained is the cursor when nothing is left of the transaction topic.

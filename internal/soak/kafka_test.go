@@ -2,13 +2,10 @@ package soak
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,13 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/blackbox"
 	"github.com/millrace/millrace/internal/kcheck"
 	"github.com/millrace/millrace/internal/rig"
-)
-
-const (
-	killBroker  fault = "kill of a broker"           // SIGKILL, started again a moment later
-	stopBroker  fault = "orderly stop of a broker"   // it hands its partitions over, if there is anybody
-	pauseBroker fault = "a broker that stands still" // SIGSTOP for a while
-	moveLeaders fault = "move of all leaders"        // while everybody is up
 )
 
 // kafkaPlan is how much of what happens on the way into Kafka.
@@ -66,9 +56,7 @@ func minutes(byDefault int) time.Duration {
 
 type kafkaSoak struct {
 	kafkaPlan
-	rng    *rand.Rand
-	k      *rig.Kafka
-	adm    *kadm.Client
+	*cluster
 	source *rig.DB
 	job    *blackbox.Job
 }
@@ -111,24 +99,13 @@ func (p kafkaPlan) run(t *testing.T) {
 
 func (p kafkaPlan) prepare(t *testing.T) *kafkaSoak {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if v, err := strconv.ParseUint(os.Getenv("MILLRACE_SEED"), 10, 64); err == nil {
-		seed = v
-	}
-	t.Logf("MILLRACE_SEED=%d repeats the choice of moments", seed)
-	s := &kafkaSoak{kafkaPlan: p, rng: rand.New(rand.NewPCG(seed, 0)), k: rig.StartKafka(t, rig.KafkaOptions{Nodes: p.nodes})}
+	s := &kafkaSoak{kafkaPlan: p, cluster: startCluster(t, p.nodes)}
 	s.source = rig.Start(t, rig.Newest).NewDB(t)
 	s.source.Script(t, kcheck.Install+shop+kcheck.Watch("customer", "id")+kcheck.Watch("orders", "id")+kcheck.Watch("line", "order_id", "n")+
 		fmt.Sprintf("INSERT INTO customer SELECT g, 'customer ' || g FROM generate_series(1, %d) g;", p.rows)+
 		fmt.Sprintf("INSERT INTO orders (customer, total, note) SELECT g, g, 'é' || g FROM generate_series(1, %d) g;", p.rows)+
 		"INSERT INTO line SELECT id, n, id FROM orders, generate_series(1, 2) n;")
 	s.source.SQL(t, "CREATE PUBLICATION millrace_"+s.source.Name+" FOR TABLES IN SCHEMA public")
-	cl, err := kgo.NewClient(kgo.SeedBrokers(s.k.Brokers()...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
-	s.adm = kadm.NewClient(cl)
 	brokers := strings.Join(s.k.Brokers(), `", "`)
 	s.job = blackbox.NewJob(t, blackbox.Options{Name: s.source.Name, Source: s.source, Tables: []string{"public.*"},
 		Kafka: fmt.Sprintf(`{brokers: ["%s"], prefix: %s, partitions: 3, replication: %d}`, brokers, p.prefix, p.nodes),
@@ -190,111 +167,16 @@ func (s *kafkaSoak) follow(ctx context.Context, over <-chan struct{}) <-chan sig
 	return c
 }
 
-// inject makes all faults happen in random order at random moments.
 func (s *kafkaSoak) inject(ctx context.Context, t *testing.T) map[fault]int {
 	t.Helper()
-	var order []fault
-	for _, f := range []fault{killJob, killBroker, stopBroker, pauseBroker, moveLeaders} {
-		order = append(order, slices.Repeat([]fault{f}, s.faults[f])...)
-	}
-	s.rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	mean := s.length / time.Duration(len(order)+1)
-	done := map[fault]int{}
-	next := time.Now()
-	for _, f := range order {
-		next = next.Add(mean)
-		if !pause(ctx, time.Until(next)-mean/2+time.Duration(s.rng.Int64N(int64(mean)))) {
-			break
+	return s.spread(ctx, t, s.faults, s.length, []*blackbox.Job{s.job}, func(f fault) {
+		if f == killJob {
+			s.job.Kill(t)
+			s.job.Start(t)
+			return
 		}
-		if !s.job.Running() {
-			t.Errorf("the program ended by itself with code %d before a %s", s.job.ExitCode(), f)
-			break
-		}
-		t.Logf("%s", f)
-		s.do(ctx, t, f)
-		done[f]++
-	}
-	return done
-}
-
-func (s *kafkaSoak) do(ctx context.Context, t *testing.T, f fault) {
-	t.Helper()
-	if f == killJob {
-		s.job.Kill(t)
-		s.job.Start(t)
-		return
-	}
-	// One node at a time: with two of three the cluster goes on.
-	s.inSync(t)
-	node := 1 + s.rng.IntN(s.nodes)
-	down := time.Duration(s.rng.Int64N(int64(4 * time.Second)))
-	if s.nodes == 1 {
-		down = 0
-	}
-	switch f {
-	case killBroker:
-		s.k.Kill(t, node)
-		pause(ctx, down)
-		s.k.Restart(t, node)
-	case stopBroker:
-		s.k.Stop(t, node)
-		pause(ctx, down)
-		s.k.Restart(t, node)
-	case pauseBroker:
-		s.k.Pause(t, node)
-		pause(ctx, down)
-		s.k.Continue(t, node)
-	case moveLeaders:
-		if err := s.moveLeaders(ctx); err != nil {
-			t.Errorf("move the leaders: %v", err)
-		}
-	}
-}
-
-// moveLeaders makes the next replica of each partition the preferred one, and
-// has it elected; those of transactions and of the job's record too.
-func (s *kafkaSoak) moveLeaders(ctx context.Context) error {
-	all, err := s.adm.ListTopicsWithInternal(ctx)
-	if err != nil {
-		return err
-	}
-	var moved kadm.AlterPartitionAssignmentsReq
-	parts := kadm.TopicsSet{}
-	for name, d := range all {
-		for _, p := range d.Partitions {
-			moved.Assign(name, p.Partition, append(slices.Clone(p.Replicas[1:]), p.Replicas[0]))
-			parts.Add(name, p.Partition)
-		}
-	}
-	answers, err := s.adm.AlterPartitionAssignments(ctx, moved)
-	if err != nil {
-		return err
-	}
-	answers.Each(func(r kadm.AlterPartitionAssignmentsResponse) { err = errors.Join(err, r.Err) })
-	if err != nil {
-		return err
-	}
-	_, err = s.adm.ElectLeaders(ctx, kadm.ElectPreferredReplica, parts) // one that leads already is no matter
-	return err
-}
-
-// inSync waits until every partition has a leader and all of its replicas.
-func (s *kafkaSoak) inSync(t *testing.T) {
-	t.Helper()
-	rig.Eventually(t, 2*time.Minute, func() bool {
-		all, err := s.adm.ListTopicsWithInternal(t.Context())
-		if err != nil || len(all) == 0 {
-			return false
-		}
-		for _, d := range all {
-			for _, p := range d.Partitions {
-				if p.Leader < 0 || len(p.ISR) < len(p.Replicas) {
-					return false
-				}
-			}
-		}
-		return true
-	}, "the replicas are not in sync")
+		s.fail(ctx, t, f)
+	})
 }
 
 // cutOff kills the program in the middle of a Kafka transaction: records are in

@@ -326,24 +326,24 @@ func PositionOf(r *kgo.Record) (p Position, err error) {
 	var seen int
 	for i := range r.Headers {
 		h := &r.Headers[i]
-		v := string(h.Value)
+		// The text of a number is converted where it is parsed, which costs no memory.
 		var n uint64
 		var bad error
 		switch h.Key {
 		case "commit_lsn":
-			p.Commit, bad = millrace.ParseLSN(v)
+			p.Commit, bad = millrace.ParseLSN(string(h.Value))
 		case "seq":
-			p.Seq, bad = strconv.ParseUint(v, 10, 64)
+			p.Seq, bad = strconv.ParseUint(string(h.Value), 10, 64)
 		case "xid":
-			n, bad = strconv.ParseUint(v, 10, 32)
+			n, bad = strconv.ParseUint(string(h.Value), 10, 32)
 			p.XID = uint32(n)
 		case "system":
-			p.History.System = v
+			p.History.System = string(h.Value)
 		case "timeline":
-			n, bad = strconv.ParseUint(v, 10, 31)
+			n, bad = strconv.ParseUint(string(h.Value), 10, 31)
 			p.History.Timeline = int32(n)
 		case "generation":
-			p.History.Generation, bad = strconv.ParseInt(v, 10, 64)
+			p.History.Generation, bad = strconv.ParseInt(string(h.Value), 10, 64)
 		default:
 			continue
 		}
