@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace/internal/rig/kafkaserver"
@@ -48,6 +49,8 @@ appender.o.layout.type=PatternLayout
 appender.o.layout.pattern=%d %p %c{1} %m%n
 logger.h.name=org.apache.kafka.connect.runtime.standalone
 logger.h.level=INFO
+logger.m.name=io.debezium.metrics
+logger.m.level=ERROR
 logger.w.name=org.apache.kafka.connect.runtime.Worker
 logger.w.level=INFO
 `
@@ -107,9 +110,19 @@ func startConnect(ctx context.Context, dir, brokers string) (*connect, error) {
 		_, err := c.ask(ctx, http.MethodGet, "/connectors", nil)
 		return err == nil, err
 	}); err != nil {
-		return nil, errors.Join(err, c.terminate())
+		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
+}
+
+// close ends the worker. A JVM that SIGTERM has ended says so by its exit code.
+func (c *connect) close() error {
+	const terminated = 128 + int(syscall.SIGTERM)
+	err := c.terminate()
+	if !c.Alive() && c.ExitCode() == terminated {
+		return nil
+	}
+	return err
 }
 
 // await asks until done says so. Its errors are tried again until the time is over.

@@ -78,7 +78,7 @@ func runKafka(ctx context.Context, o options) (err error) {
 	if b.worker, err = startConnect(ctx, b.dir, b.cluster.Brokers()[0]); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.worker.terminate()) }()
+	defer func() { err = errors.Join(err, b.worker.close()) }()
 	if err := b.describe(ctx); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (b *kafkaBench) measureSet(ctx context.Context, w kafkaSet) (sets []set, er
 	return sets, err
 }
 
-const settleWithin = 10 * time.Second
+const settleWithin = 5 * time.Second
 
 // compete lets both take turns. The first round warms up the JVMs and the
 // broker, and is not counted.
@@ -219,13 +219,13 @@ func (b *kafkaBench) once(ctx context.Context, w kafkaSet, n, round int, c kafka
 	if err := errors.Join(b.source.exec(ctx, "postgres", "CHECKPOINT"), settle(ctx, settleWithin)); err != nil {
 		return m, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
 	busy, source, broker := machineBusy(), cpuOfTree(b.source.PID()), cpuOf(b.cluster.PID(1))
 	began := time.Now()
-	if err := c.start(ctx, w, name); err != nil {
+	if err := c.start(ctx, w, name); err != nil { // it may outlive the time that it is given
 		return m, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
 	watch := watchMemory(c.pid())
 	if err := b.awaitTopics(ctx, w, n, name, c); err != nil {
 		watch.stop()
@@ -254,7 +254,7 @@ func tableOfSet(w kafkaSet) string {
 // and the row that was committed last is there.
 func (b *kafkaBench) awaitTopics(ctx context.Context, w kafkaSet, n int, prefix string, c kafkaContender) error {
 	table, marker := prefix+"."+tableOfSet(w), prefix+".public."+markerTable
-	lastLook, there := time.Now(), int64(0)
+	lastLook := time.Now()
 	for {
 		stable, err := b.adm.ListCommittedOffsets(ctx, table, marker)
 		if err != nil {
@@ -262,7 +262,6 @@ func (b *kafkaBench) awaitTopics(ctx context.Context, w kafkaSet, n int, prefix 
 		}
 		at, ok := stable.Lookup(table, 0)
 		last, marked := stable.Lookup(marker, 0)
-		there = at.Offset
 		if ok && at.Err == nil && at.Offset >= int64(w.records(n)) && (w.snapshot || marked && last.Err == nil && last.Offset > 0) && c.done() {
 			high, err := b.adm.ListEndOffsets(ctx, table)
 			if err != nil {
@@ -279,7 +278,7 @@ func (b *kafkaBench) awaitTopics(ctx context.Context, w kafkaSet, n int, prefix 
 			}
 		}
 		if err := pause(ctx, 2*pollEvery); err != nil {
-			return fmt.Errorf("wait for %d records, %d are there: %w", w.records(n), there, err)
+			return fmt.Errorf("wait for %d records, %d are there: %w", w.records(n), at.Offset, err)
 		}
 	}
 }
