@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -168,6 +169,11 @@ func TestReaderNoticesWhatIsGone(t *testing.T) {
 	for name, spoil := range map[string]func(context.Context, string) error{
 		"more partitions": func(ctx context.Context, topic string) error {
 			_, err := adm.CreatePartitions(ctx, 1, topic)
+			// The answer comes before the broker says so to others.
+			rig.Eventually(t, time.Minute, func() bool {
+				all, err := adm.ListTopics(ctx, topic)
+				return err == nil && len(all[topic].Partitions) == 2
+			}, "the partition is not there")
 			return err
 		},
 		"expired": func(ctx context.Context, topic string) error {
