@@ -40,6 +40,12 @@ const (
 	// Merge makes the rows of Rel those that were staged for it: see package backfill.
 	// It stands only in a Txn that has a Chunk.
 	Merge Op = 'G'
+	// Put makes New the row with its key, whether or not one is there, and Remove sees
+	// to it that there is none with the key in Old. They come from a log that has lost
+	// changes which later ones of the same key have made void. Rel has a key, and
+	// every column of New a value.
+	Put    Op = 'P'
+	Remove Op = 'X'
 )
 
 func (o Op) String() string {
@@ -58,6 +64,10 @@ func (o Op) String() string {
 		return "read"
 	case Merge:
 		return "merge"
+	case Put:
+		return "put"
+	case Remove:
+		return "remove"
 	}
 	return "unknown"
 }

@@ -196,6 +196,9 @@ func (b *batch) work(t *target) *work {
 // set folds a change into the table's set step and tells whether that was
 // possible.
 func (b *batch) set(w *work, r *route, c *millrace.Change) bool {
+	if c.Op == millrace.Put && !r.putsInSets() {
+		return false
+	}
 	if !r.sets && (c.Op != millrace.Insert || len(r.insert) == 0 || r.to.single != "") {
 		return false
 	}
@@ -209,6 +212,10 @@ func (b *batch) set(w *work, r *route, c *millrace.Change) bool {
 		ok = f.insert(r, c.New)
 	case c.Op == millrace.Delete:
 		ok = f.delete(r, c.Old, c.OldFull)
+	case c.Op == millrace.Put:
+		ok = f.put(r, c.New)
+	case c.Op == millrace.Remove:
+		ok = f.remove(r, c.Old)
 	default:
 		var folded bool
 		if folded, ok = b.foldUpdate(f, r, c); !folded {

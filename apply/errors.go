@@ -189,6 +189,10 @@ func hintFor(pg *pgconn.PgError, e *millrace.Error) string {
 	}
 	switch pg.Code {
 	case "23505", "23P01":
+		if strings.HasSuffix(e.Op, millrace.Put.String()) {
+			return fmt.Sprintf("compaction has left only the last change of each row, and until all of them have come a value of constraint %s can be in two rows: "+
+				"drop it at the destination, and make it again once the status shows no condition any more", millrace.QuoteIdent(pg.ConstraintName)) + goesOn
+		}
 		return fmt.Sprintf("a row of the destination violates constraint %s together with it: "+
 			"remove what the source does not have, or drop the constraint", millrace.QuoteIdent(pg.ConstraintName)) + goesOn
 	case "23503":

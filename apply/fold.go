@@ -45,6 +45,8 @@ const (
 	updated               // existed before
 	deleted               // existed before
 	replaced              // existed before, deleted and inserted again
+	put                   // may have existed before, see Put
+	removed               // as well
 )
 
 var seed = maphash.MakeSeed()
@@ -165,6 +167,8 @@ func (f *fold) insert(r *route, row millrace.Row) bool {
 		e.state, e.row, e.unsent = inserted, row, false
 	case e.state == deleted:
 		e.state, e.row, e.unsent = replaced, row, false
+	case e.state == removed:
+		e.state, e.row, e.unsent = put, row, false
 	default:
 		return false
 	}
@@ -186,6 +190,8 @@ func (f *fold) delete(r *route, old millrace.Row, full bool) bool {
 		e.state = nothing
 	case e.state == updated || e.state == replaced:
 		e.state = deleted
+	case e.state == put:
+		e.state = removed
 	default:
 		return false
 	}
@@ -201,7 +207,7 @@ func (f *fold) update(r *route, c *millrace.Change, row millrace.Row, unsent boo
 	case e == nil:
 		f.add(entry{hash: h, state: updated, unsent: unsent, key: row, row: row})
 		return true
-	case e.state == nothing || e.state == deleted:
+	case e.state == nothing || e.state == deleted || e.state == removed:
 		return false
 	case c.OldFull && !e.was(r, c.Old):
 		return false

@@ -101,6 +101,11 @@ func (x *router) prepare(ctx context.Context, t *millrace.Txn) error {
 			last = r
 		}
 		last.since++
+		if putOrRemove(c.Op) {
+			if err := last.acceptsPut(); err != nil {
+				return err
+			}
+		}
 		if last.binary && !last.blind {
 			continue // takes everything
 		}

@@ -43,6 +43,11 @@ func (s *sender) change(ctx context.Context, c *millrace.Change) error {
 		s.update(s.batch.route(c.Rel), c)
 	case millrace.Merge:
 		s.merge(s.batch.route(c.Rel), c)
+	case millrace.Put:
+		s.putOne(s.batch.route(c.Rel), c)
+	case millrace.Remove:
+		r := s.batch.route(c.Rel)
+		s.oneOf(r, r.deleteRow(), c, nil, nil, c.Old, r.key, anyCount)
 	}
 	if s.enc.err != nil {
 		return s.enc.err
@@ -89,8 +94,13 @@ func keyMoved(r *route, c *millrace.Change) bool {
 	return false
 }
 
-// one sends one statement for one change: values of row, then of old.
+// one sends one statement for one change, which must affect one row.
 func (s *sender) one(r *route, st *stmt, c *millrace.Change, row millrace.Row, columns []int, old millrace.Row, key []int) {
+	s.oneOf(r, st, c, row, columns, old, key, 1)
+}
+
+// oneOf sends one statement for one change: values of row, then of old.
+func (s *sender) oneOf(r *route, st *stmt, c *millrace.Change, row millrace.Row, columns []int, old millrace.Row, key []int, want int64) {
 	f := s.enc.form
 	if f == 0 {
 		if f = formOf(row); f == 0 {
@@ -105,7 +115,7 @@ func (s *sender) one(r *route, st *stmt, c *millrace.Change, row millrace.Row, c
 	for _, i := range key {
 		s.rowValue(r, i, &old[i])
 	}
-	s.execute(1, c)
+	s.execute(want, c)
 	s.usesName(r.to)
 	s.rowRows++
 }

@@ -54,6 +54,7 @@ type sender struct {
 	scratch                       millrace.Row
 	mask                          columnSet
 	deleted, inserted, updatedAll []*entry
+	put, removed                  []*entry
 	setRows, rowRows              uint64 // sent
 	// byName are the tables that a statement of this batch knows by nothing but
 	// their name. The others have the row type's OID among their parameters.
@@ -105,12 +106,14 @@ type group struct {
 	stmt    *stmt
 	flagged bool
 	entries []*entry
+	loose   bool // there may be fewer rows
 }
 
 // set sends the net effect of a set step: deletes, updates, inserts.
 func (s *sender) set(ctx context.Context, w *work, step *step) error {
 	r := step.route
 	s.deleted, s.inserted, s.updatedAll = s.deleted[:0], s.inserted[:0], s.updatedAll[:0]
+	s.put, s.removed = s.put[:0], s.removed[:0]
 	var partial []*group
 	for i := step.lo; i < step.hi; i++ {
 		e := &w.fold.entries[i]
@@ -122,6 +125,10 @@ func (s *sender) set(ctx context.Context, w *work, step *step) error {
 			s.inserted = append(s.inserted, e)
 		case inserted:
 			s.inserted = append(s.inserted, e)
+		case put:
+			s.put = append(s.put, e)
+		case removed:
+			s.removed = append(s.removed, e)
 		case updated:
 			switch {
 			case len(r.set) == 0: // all columns are the key: nothing changes
@@ -132,7 +139,10 @@ func (s *sender) set(ctx context.Context, w *work, step *step) error {
 			}
 		}
 	}
-	if err := s.deletes(ctx, r, s.deleted); err != nil {
+	if err := s.deletes(ctx, r, s.deleted, false); err != nil {
+		return err
+	}
+	if err := s.deletes(ctx, r, s.removed, true); err != nil {
 		return err
 	}
 	if len(s.updatedAll) > 0 {
@@ -140,6 +150,11 @@ func (s *sender) set(ctx context.Context, w *work, step *step) error {
 	}
 	for _, g := range partial {
 		if err := s.send(ctx, r, g, millrace.Update, newRow); err != nil {
+			return err
+		}
+	}
+	if len(s.put) > 0 {
+		if err := s.puts(ctx, r, s.put); err != nil {
 			return err
 		}
 	}
@@ -212,7 +227,7 @@ func (s *sender) learnForm(entries []*entry, rowOf func(*entry) millrace.Row) fo
 	return s.enc.form
 }
 
-func (s *sender) deletes(ctx context.Context, r *route, entries []*entry) error {
+func (s *sender) deletes(ctx context.Context, r *route, entries []*entry, loose bool) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -220,7 +235,7 @@ func (s *sender) deletes(ctx context.Context, r *route, entries []*entry) error 
 		s.scratch = make(millrace.Row, len(r.rel.Columns))
 	}
 	row := s.scratch[:len(r.rel.Columns)]
-	return s.send(ctx, r, &group{stmt: r.deleteSet(), entries: entries}, millrace.Delete, func(e *entry) millrace.Row {
+	return s.send(ctx, r, &group{stmt: r.deleteSet(), entries: entries, loose: loose}, millrace.Delete, func(e *entry) millrace.Row {
 		keyRow(row, e.key, r.key)
 		return row
 	})
@@ -234,15 +249,18 @@ func (s *sender) send(ctx context.Context, r *route, g *group, op millrace.Op, r
 		}
 		// INSERTs as well: a trigger or rule that came since the table was described
 		// can suppress rows.
-		st := g.stmt
-		if s.atServer {
+		st, counted := g.stmt, s.atServer && !g.loose
+		if counted {
 			st = st.counted()
 		}
 		n := s.statement(r, g, st, from, rowOf)
-		if s.atServer {
+		switch {
+		case counted:
 			s.countParam(n)
 			s.executeCounted(int64(n), &setRef{to: r.to, op: op})
-		} else {
+		case g.loose:
+			s.execute(anyCount, &setRef{to: r.to, op: op})
+		default:
 			s.execute(int64(n), &setRef{to: r.to, op: op})
 		}
 		s.setRows += uint64(n)

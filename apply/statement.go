@@ -17,6 +17,7 @@ import (
 type statements struct {
 	insertSetStmt, deleteSetStmt, updateSetStmt *stmt
 	insertRowStmt, deleteRowStmt, updateRowStmt *stmt
+	putSetStmt, putRowStmt                      *stmt
 	flaggedStmt                                 *stmt
 	// partialSet holds the updates of some columns, by which.
 	partialSet map[string]*stmt

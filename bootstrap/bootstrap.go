@@ -68,6 +68,8 @@ type Options struct {
 	OnWait  func(reason, hint string)
 	PGDump  string // path, or "" to look for it
 	Restart bool   // start a load over, whatever is left of the last one
+	// ByKey: several jobs share the tables, each with some of the rows (FromKafka only).
+	ByKey bool
 	// DryRun, if not nil, is where the plan and all statements are written,
 	// and nothing is done.
 	DryRun io.Writer

@@ -38,6 +38,9 @@ func FromKafka(ctx context.Context, o Options, from *kafka.Endpoint) error {
 		l.log.Info("the job is recorded", "consistent_from", l.job.ConsistentFrom)
 		return nil
 	}
+	if l.job != nil && l.ByKey {
+		return sharedRestart(l.Job)
+	}
 	w, err := l.awaitWritten(ctx, from)
 	if err != nil {
 		return err
@@ -121,7 +124,7 @@ func (l *load) finishWritten(ctx context.Context, from millrace.LSN, versions []
 	if l.job == nil || l.job.ConsistentFrom != 0 {
 		return nil
 	}
-	if l.SchemaMode == SchemaCreate {
+	if l.SchemaMode == SchemaCreate && !l.ByKey {
 		if l.replica, err = snapshot.ReplicaAllowed(ctx, l.target); err != nil {
 			return err
 		}
@@ -257,12 +260,16 @@ func (u *Unbottled) join(ctx context.Context, v *krecord.TableVersion) error {
 	loads := u.loads()
 	t := there[v.Name()]
 	switch {
+	case t != nil && u.opt.ByKey:
+		err = refuseShared(ctx, tx, t, v)
 	case t != nil:
 		err = refuseRows(ctx, tx, t)
 	case u.opt.SchemaMode != SchemaCreate:
 		err = &millrace.Error{Kind: millrace.KindData, Op: "take in a table", Peer: millrace.PeerDestination, Table: v.Name(), LSN: v.Commit,
 			Err:  errors.New("no such table at the destination"),
 			Hint: "create it there, with the columns of the source's table, or use destination.postgres.schema: create; the next run goes on at this transaction"}
+	case u.opt.ByKey:
+		err = createShared(ctx, tx, v)
 	default:
 		err = createTable(ctx, tx, v)
 	}
@@ -281,7 +288,7 @@ func (u *Unbottled) join(ctx context.Context, v *krecord.TableVersion) error {
 		return err
 	}
 	u.known[v.OID] = record.Table{OID: v.OID, Name: v.Name()}
-	if !loads && u.opt.SchemaMode == SchemaCreate && t == nil {
+	if !loads && u.opt.SchemaMode == SchemaCreate && t == nil && !u.opt.ByKey {
 		replica, err := snapshot.ReplicaAllowed(ctx, u.conn)
 		if err != nil {
 			return err

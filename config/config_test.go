@@ -245,7 +245,7 @@ func TestProblems(t *testing.T) {
 		{"keys: {public.events: [a.b]}", `keys: public.events: column "a.b": want the name of one column`},
 		{"keys: {public.events: [id, ID]}", `keys: public.events: column "ID" is named twice`},
 		{"keys: {public.events: [id], PUBLIC.events: [id]}", "keys: public.events: the table is named twice"},
-		{"source: {kafka: {consistency: key}}", "source.kafka.consistency: want transaction"},
+		{"source: {kafka: {consistency: row}}", "source.kafka.consistency: want transaction or key"},
 		{"source: {kafka: {format: json}}", "source.kafka.format: unknown key"},
 		{"destination: {stdout: {format: json}}", "destination.stdout: not available in this version"},
 		{"snapshot: {mode: incremental}", ""},
@@ -368,7 +368,11 @@ func TestKafkaSource(t *testing.T) {
 		"kafka://h:9092/Shop-1": "",
 		"kafka://u:p@h:9092,i:9092/Shop-1?mechanism=PLAIN&tls=true": "",
 		"kafka://h:9092/Shop-1?format=json":                         "source.kafka.url: \"format\": unknown behind the ?",
-		"kafka://h:9092/Shop-1?consistency=key":                     "source.kafka.url: consistency: want transaction",
+		"kafka://h:9092/Shop-1?consistency=row":                     "source.kafka.url: consistency: want transaction or key",
+		"kafka://h:9092/Shop-1?consistency=key":                     "",
+		"kafka://h:9092/Shop-1?consistency=key&share=2/2":           "",
+		"kafka://h:9092/Shop-1?consistency=key&share=3/2":           "source.kafka.share: want a share such as 2/4, the second of four workers, of which there may be 1000",
+		"kafka://h:9092/Shop-1?share=1/2":                           "source.kafka.share: goes with consistency: key only: whole transactions have one reader",
 	} {
 		c, p := FromURLs(url, "host=/b", "", []string{"public.*"})
 		if got := report(c, p); got != want {

@@ -35,7 +35,8 @@ type Kafka struct {
 
 	// Of a source only.
 	Tables      []string // patterns; none: all tables of the prefix
-	Consistency string   // ConsistencyTransaction
+	Consistency string   // ConsistencyTransaction or ConsistencyKey
+	Share       string   // of ConsistencyKey: "2/4"; "": all of it
 
 	TLS      KafkaTLS
 	SASL     KafkaSASL
@@ -73,9 +74,12 @@ const (
 	TypesDebezium = "debezium"
 )
 
-// ConsistencyTransaction is the value of source.kafka.consistency that this
-// version has: whole source transactions, in the order of their commits.
-const ConsistencyTransaction = "transaction"
+// The values of source.kafka.consistency: whole source transactions, in the order of their
+// commits, or rows by their key, which several jobs can share.
+const (
+	ConsistencyTransaction = "transaction"
+	ConsistencyKey         = "key"
+)
 
 // IsKafkaURL tells whether a connection string is one of Kafka.
 func IsKafkaURL(conn string) bool { return strings.HasPrefix(conn, "kafka://") }
@@ -114,7 +118,8 @@ func kafkaFields(path string, k *Kafka) map[string]field {
 func kafkaSourceFields(path string, k *Kafka) map[string]field {
 	fields := connectFields(k)
 	fields["tables"] = texts(&k.Tables)
-	fields["consistency"] = choice(&k.Consistency, []string{ConsistencyTransaction})
+	fields["consistency"] = choice(&k.Consistency, []string{ConsistencyTransaction, ConsistencyKey})
+	fields["share"] = text(&k.Share)
 	return below(path, fields)
 }
 
@@ -248,6 +253,29 @@ func (c *Config) validateSource(p *Problems, checks Checks) {
 		p.add("snapshot.mode", "has no meaning with a Kafka source: the rows are in the topics")
 	}
 	c.validateKafka(p, checks, "source", k, kafkaSourceFields("", k))
+	if k.Share != "" && k.Consistency != ConsistencyKey {
+		p.add("source.kafka.share", "goes with consistency: key only: whole transactions have one reader")
+	}
+	if _, _, err := k.Shares(); err != nil {
+		p.add("source.kafka.share", "%v", err)
+	}
+}
+
+// mostShares bounds the number of workers.
+const mostShares = 1000
+
+// Shares gives which share of how many a job with ConsistencyKey reads.
+func (k *Kafka) Shares() (n, of int, err error) {
+	if k.Share == "" {
+		return 1, 1, nil
+	}
+	a, b, _ := strings.Cut(k.Share, "/")
+	n, err1 := strconv.Atoi(a)
+	of, err2 := strconv.Atoi(b)
+	if err1 != nil || err2 != nil || n < 1 || n > of || of > mostShares {
+		return 0, 0, fmt.Errorf("want a share such as 2/4, the second of four workers, of which there may be %d", mostShares)
+	}
+	return n, of, nil
 }
 
 // validateDestination looks at the one end that is configured.

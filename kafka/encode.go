@@ -157,6 +157,9 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 		partition := partitionOf(e.Canonical, to.to.partitions)
 		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
 			Headers: w.open.headers(e.Headers, c.Seq)}
+		if r.Key == nil && w.opt.Topics.Compact {
+			r.Key = truncateKey // a compacted topic takes no record without one
+		}
 		if size := recordBytes(&r); size > w.limit {
 			return w.tooLarge(rel, to.key, e.Row, size)
 		}
@@ -165,11 +168,15 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 			w.open.event(rel.Name)
 		}
 		if w.open.large == nil {
-			r.Key, r.Value = w.batch.memory.copy(e.Key), w.batch.memory.copy(e.Value)
+			r.Key, r.Value = w.batch.memory.copy(r.Key), w.batch.memory.copy(e.Value)
 		}
 		return w.put(&r)
 	})
 }
+
+// truncateKey is the key of the record of a TRUNCATE in a compacted topic, where
+// everything needs one. The newest stays, and says all that those before it did.
+var truncateKey = []byte(`{"truncate":true}`)
 
 // batchOverhead is what a batch of one record takes beside it.
 const batchOverhead = 100

@@ -26,6 +26,10 @@ type fetcher struct {
 	cl         *kgo.Client
 	committed  bool // isolation level read_committed
 	decompress kgo.Decompressor
+	// moved is told by readAll of other leaders of a topic that was read up to an
+	// offset, and takes them over, unless they have changed again; nil: they are taken
+	// as they are.
+	moved func(ctx context.Context, t, fresh *topic, at int64) error
 }
 
 func newFetcher(cl *kgo.Client, committed bool) *fetcher {
@@ -38,6 +42,7 @@ type want struct {
 	partition int32
 	offset    int64
 	maxBytes  int32
+	epoch     int32 // of the leader that is asked; fetch sets it
 }
 
 // page is what came of one partition.
@@ -61,7 +66,9 @@ func (f *fetcher) fetch(ctx context.Context, leader int32, wants []want, maxByte
 		req.IsolationLevel = 1
 	}
 	byTopic := map[*topic]int{}
-	for _, w := range wants {
+	for n := range wants {
+		w := &wants[n]
+		w.epoch = w.topic.epochs[w.partition]
 		i, ok := byTopic[w.topic]
 		if !ok {
 			t := kmsg.NewFetchRequestTopic()
@@ -72,7 +79,7 @@ func (f *fetcher) fetch(ctx context.Context, leader int32, wants []want, maxByte
 		}
 		p := kmsg.NewFetchRequestTopicPartition()
 		p.Partition, p.FetchOffset, p.PartitionMaxBytes = w.partition, w.offset, w.maxBytes
-		p.CurrentLeaderEpoch = w.topic.epochs[w.partition]
+		p.CurrentLeaderEpoch = w.epoch
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
 	}
 	res, err := f.cl.Broker(int(leader)).RetriableRequest(ctx, req)
@@ -211,7 +218,7 @@ func offsets(ctx context.Context, cl *kgo.Client, timestamp int64, list ...*topi
 func (f *fetcher) readAll(ctx context.Context, t *topic, from int64, end func(page) int64, use func(*kgo.Record) error) (int64, error) {
 	at, to, wait := from, int64(-1), time.Duration(0)
 	for to < 0 || at < to {
-		pages, err := f.fetch(ctx, t.leaders[0], []want{{t, 0, at, pageBytes}}, pageBytes, wait)
+		pages, err := f.fetch(ctx, t.leaders[0], []want{{topic: t, offset: at, maxBytes: pageBytes}}, pageBytes, wait)
 		wait = 100 * time.Millisecond // nothing but a marker is waited for
 		if err == nil && len(pages) == 1 {
 			err = pages[0].err
@@ -224,7 +231,11 @@ func (f *fetcher) readAll(ctx context.Context, t *topic, from int64, end func(pa
 			if err != nil {
 				return at, err
 			}
-			t = fresh
+			if f.moved == nil {
+				t = fresh
+			} else if err := f.moved(ctx, t, fresh, at); err != nil && !leaderMoved(err) {
+				return at, err
+			}
 			continue
 		}
 		p := pages[0]

@@ -30,6 +30,8 @@ type ReaderOptions struct {
 	History *millrace.History
 	// Match selects tables; nil selects all.
 	Match func(millrace.TableName) bool
+	// Share is what is read, by the key of rows: nil is all, as whole transactions.
+	Share *Share
 	// PartBytes is how much of a transaction comes at a time, in bytes of
 	// records; 0 means 1 MiB.
 	PartBytes int64
@@ -51,6 +53,9 @@ type ReaderOptions struct {
 // A record of a transaction is known to be missing only when its partition was
 // read, read_committed, up to a high watermark that was taken after END was
 // read: commit markers reach partitions one by one.
+//
+// Changes of a compacted topic come as Put and Remove, and may be missing for a while:
+// see Torn.
 //
 // After an error a Reader gives nothing more: another one goes on from the cursor
 // of the last transaction that was used.
@@ -74,9 +79,12 @@ type Reader struct {
 
 	stream *streamReader // in layout stream; nil in the other
 
+	compacted compacted
+
 	end     *End // being collected; nil between transactions
 	endTime time.Time
 	sources []*taking
+	from    *taking // what was taken last
 	part    int
 	seq     uint64 // of what was given out last of it
 }
@@ -93,6 +101,9 @@ type partition struct {
 	pages   int   // that came; a fetch may bring none, when the leader has moved
 	first   int64 // log start of the newest page
 	compact bool
+	torn    bool // of a compacted one: records are missing, see compacted
+	cut     bool // of a compacted one: what was not read may be gone otherwise
+	others  bool // another worker's
 }
 
 // taking is what one partition has of the transaction that is collected.
@@ -104,6 +115,8 @@ type taking struct {
 	until int64
 	sure  bool // until is what ListOffsets said
 	pages int  // of the partition, when END was read
+	// unsent: a change takes values from the row that was there before.
+	unsent bool
 }
 
 // tableReader reads the records of a table.
@@ -111,6 +124,8 @@ type tableReader struct {
 	version *krecord.TableVersion
 	decoder *krecord.Decoder
 	skip    bool // not selected
+	// keyed is set if the topic is compacted: the relation with the records' key.
+	keyed *millrace.Relation
 }
 
 // OpenReader connects and takes up the cursor.
@@ -130,6 +145,7 @@ func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
 	}
 	r := &Reader{opt: o, log: o.Log, cl: cl, f: newFetcher(cl, true), topics: map[string]*topic{}, parts: map[slot]*partition{},
 		tables: map[string]*tableReader{}}
+	r.f.moved = r.adopt
 	if err := r.open(ctx); err != nil {
 		cl.Close()
 		return nil, o.Endpoint.wrap("read Kafka", err)
@@ -148,6 +164,9 @@ func (r *Reader) open(ctx context.Context) error {
 	}
 	names, err := r.layout(found)
 	if err != nil {
+		return err
+	}
+	if err := r.byKeyProblem(); err != nil {
 		return err
 	}
 	for _, n := range names {
@@ -249,6 +268,11 @@ func (r *Reader) ready(ctx context.Context) (*millrace.Txn, error) {
 		return t, r.fail(err)
 	}
 	for r.end == nil {
+		if r.compacted.torn {
+			if err := r.mend(ctx); err != nil {
+				return nil, r.fail(err)
+			}
+		}
 		if r.Waiting() {
 			return nil, nil
 		}
@@ -303,7 +327,13 @@ func (r *Reader) reached(ctx context.Context) (int64, error) {
 	return all[p.topic][0], nil
 }
 
-func (r *Reader) passed(offset int64) bool { return r.Waiting() && r.order().next >= offset }
+func (r *Reader) passed(offset int64) bool {
+	return r.Waiting() && r.order().next >= offset && !r.compacted.torn
+}
+
+// Torn tells whether transactions lack changes that compaction has removed. Once all
+// that have come were used, and it says no again, nothing is missing any more.
+func (r *Reader) Torn() bool { return r.compacted.torn }
 
 // beginHead is what a BEGIN begins with; one that does not is found out all the same.
 var beginHead = []byte(`{"status":"` + statusBegin + `"`)
@@ -329,6 +359,9 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 	}
 	r.end, r.endTime, r.part, r.seq, r.sources = e, time.UnixMilli(e.TS), 0, 0, r.sources[:0]
 	for _, x := range e.Partitions {
+		if !r.wants(x.Topic, x.Partition) {
+			continue
+		}
 		p, err := r.partition(ctx, x.Topic, x.Partition)
 		if err != nil {
 			return err
@@ -451,11 +484,25 @@ func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change
 	case tr.skip:
 		return last, nil
 	}
+	keyed := r.from != nil && (r.from.p.compact || r.opt.Share != nil)
+	if keyed && tr.keyed == nil {
+		if err := tr.byKey(r.opt.Endpoint); err != nil {
+			return last, err
+		}
+	}
 	c, kind, err := tr.decoder.Decode(rec, mem)
 	if err != nil {
 		return last, err
 	}
 	c.Seq = seq
+	if keyed && c.Truncated == nil {
+		return r.addKeyed(t, last, rec, &c, kind, mem)
+	}
+	if keyed {
+		if err := r.truncatedByKey(r.from.p.topic); err != nil {
+			return last, err
+		}
+	}
 	same := last != nil && last.Seq == seq
 	switch {
 	case kind == krecord.Tombstone:
@@ -500,6 +547,7 @@ func (r *Reader) first(ctx context.Context) (*kgo.Record, uint64, error) {
 	}
 	best.left--
 	best.head = nil
+	r.from = best
 	return best.p.pop(r), bestSeq, nil
 }
 
@@ -571,8 +619,7 @@ func (r *Reader) confirm(ctx context.Context, s *taking) error {
 // far enough.
 func (r *Reader) missing(s *taking) error {
 	if s.p.compact {
-		s.left = 0
-		return nil // a newer record of the key is there, or will be
+		return r.hole(s)
 	}
 	e := &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, LSN: r.end.Commit,
 		Err:  fmt.Errorf("%d records of the transaction are missing in %s [%d]", s.left, s.p.topic.name, s.p.n),

@@ -2,14 +2,11 @@ package kafka
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -79,38 +76,21 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 	if err != nil {
 		return nil, err
 	}
-	compact, err := r.isCompact(ctx, name)
+	kept, err := r.cleanupOf(ctx, name)
+	if err == nil {
+		err = r.acceptCompacted(name, kept)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if compact && r.opt.History != nil && name != schemaTopic(r.opt.Endpoint.Prefix) {
-		return nil, &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
-			Err:  fmt.Errorf("topic %s is compacted, and whole transactions can't be rebuilt from it: not available in this version", name),
-			Hint: "write to a prefix with destination.kafka.compact: false"}
 	}
 	for i := range t.leaders {
 		s := slot{name, int32(i)}
 		if r.parts[s] == nil {
 			at := first[t][i]
-			r.parts[s] = &partition{topic: t, n: int32(i), next: at, used: at, first: at, compact: compact}
+			r.parts[s] = &partition{topic: t, n: int32(i), next: at, used: at, first: at, compact: kept.compact, cut: at > 0, others: !r.wants(name, int32(i))}
 		}
 	}
 	return r.parts[slot{name, n}], nil
-}
-
-func (r *Reader) isCompact(ctx context.Context, name string) (bool, error) {
-	configs, err := kadm.NewClient(r.cl).DescribeTopicConfigs(ctx, name)
-	if err != nil {
-		return false, err
-	}
-	for _, c := range configs {
-		for _, kv := range c.Configs {
-			if kv.Key == "cleanup.policy" {
-				return kv.MaybeValue() != "delete", nil
-			}
-		}
-	}
-	return false, nil
 }
 
 func (r *Reader) gone(topic, why string) error {
@@ -122,13 +102,13 @@ func (r *Reader) gone(topic, why string) error {
 // as far as there is room for them.
 func (r *Reader) poll(ctx context.Context, needed *partition) error {
 	leader := needed.topic.leaders[needed.n]
-	wants := []want{{needed.topic, needed.n, needed.next, fetchBytes}}
+	wants := []want{{topic: needed.topic, partition: needed.n, offset: needed.next, maxBytes: fetchBytes}}
 	room := r.opt.MaxHeld - r.held
 	for _, p := range r.parts {
-		if p == needed || p.topic.leaders[p.n] != leader || len(p.queue) > 0 || room < 2*fetchBytes {
+		if p == needed || p.others || p.topic.leaders[p.n] != leader || len(p.queue) > 0 || room < 2*fetchBytes {
 			continue
 		}
-		wants = append(wants, want{p.topic, p.n, p.next, fetchBytes})
+		wants = append(wants, want{topic: p.topic, partition: p.n, offset: p.next, maxBytes: fetchBytes})
 		room -= fetchBytes
 	}
 	// Only the records of the partition that is needed end the wait: those of
@@ -161,11 +141,14 @@ func (r *Reader) takePage(ctx context.Context, pg *page) error {
 	default:
 		return pg.err
 	}
-	if p.next != pg.offset {
-		return nil // asked for twice
+	if p.next != pg.offset || p.topic.epochs[p.n] != pg.epoch {
+		return nil // asked for twice, or of a leader that has another one behind it now
 	}
 	p.next, p.high, p.first = pg.next, pg.high, pg.first
 	p.pages++
+	if p == r.order() && pg.next >= pg.high {
+		r.compacted.head, r.compacted.headAt = time.Now(), pg.next
+	}
 	for _, rec := range pg.records {
 		p.queue = append(p.queue, rec)
 		n := recordMemory(rec)
@@ -183,10 +166,16 @@ func (r *Reader) outOfRange(ctx context.Context, p *partition) error {
 		return err
 	}
 	p.first = first[p.topic][p.n]
+	if err := r.verify(ctx, p.topic, position{partition: p.n, epoch: p.topic.epochs[p.n], at: p.next}); err != nil {
+		if leaderMoved(err) {
+			return r.refresh(ctx, p)
+		}
+		return err
+	}
 	if p.first > p.next && (p.compact || p != r.order()) {
 		// It may have been a marker, or what was given up. If it was more, the END that
 		// names the partition tells, as behind a cursor.
-		p.next = p.first
+		p.next, p.cut = p.first, true
 		return nil
 	}
 	return r.expired(p, p.next)
@@ -224,8 +213,10 @@ func (r *Reader) refresh(ctx context.Context, p *partition) error {
 			return err
 		}
 	}
-	*p.topic = *t
-	return nil
+	if err := r.adopt(ctx, p.topic, t, 0); !leaderMoved(err) {
+		return err
+	}
+	return nil // and the next fetch leads here again
 }
 
 // unknownFor is how long a topic may be unknown that was there before.
@@ -252,135 +243,4 @@ func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
 			return nil, ctx.Err()
 		}
 	}
-}
-
-// The cursor holds, for each topic, its id, and for each partition the offset
-// behind the last record that was used and the leader epoch: what must not have
-// changed when reading goes on.
-const cursorVersion = 1
-
-func (r *Reader) cursor() []byte {
-	if len(r.places) != len(r.topics) {
-		r.arrange()
-	}
-	size := 1
-	for i := range r.places {
-		p := &r.places[i]
-		size += len(p.head) + len(p.parts)*(binary.MaxVarintLen64+binary.MaxVarintLen32)
-	}
-	b := append(make([]byte, 0, size), cursorVersion)
-	for i := range r.places {
-		p := &r.places[i]
-		b = append(b, p.head...)
-		for n, part := range p.parts {
-			b = binary.AppendUvarint(b, uint64(part.used))
-			b = binary.AppendVarint(b, int64(p.topic.epochs[n]))
-		}
-	}
-	return b
-}
-
-// cursorTopic is what of a cursor stays the same: name, id and number of partitions
-// of a topic.
-type cursorTopic struct {
-	topic *topic
-	parts []*partition
-	head  []byte
-}
-
-// arrange is called when topics have joined; none ever leaves.
-func (r *Reader) arrange() {
-	r.places = r.places[:0]
-	for _, n := range slices.Sorted(maps.Keys(r.topics)) {
-		p := cursorTopic{topic: r.topics[n]}
-		p.head = binary.AppendUvarint(nil, uint64(len(n)))
-		p.head = append(p.head, n...)
-		p.head = append(p.head, p.topic.id[:]...)
-		p.head = binary.AppendUvarint(p.head, uint64(len(p.topic.leaders)))
-		for i := range p.topic.leaders {
-			p.parts = append(p.parts, r.parts[slot{n, int32(i)}])
-		}
-		r.places = append(r.places, p)
-	}
-}
-
-// drained is the cursor when nothing is left of the transaction topic.
-func (r *Reader) drained() []byte {
-	p := r.order()
-	p.used = p.next
-	return r.cursor()
-}
-
-var errCursor = errors.New("the cursor in the checkpoint is malformed")
-
-// restore takes up the cursor.
-func (r *Reader) restore(ctx context.Context) error {
-	b := r.opt.Cursor
-	if len(b) == 0 {
-		return nil
-	}
-	if b[0] != cursorVersion {
-		return errCursor
-	}
-	b = b[1:]
-	for len(b) > 0 {
-		n, k := binary.Uvarint(b)
-		if k <= 0 || uint64(len(b)-k) < n+16 {
-			return errCursor
-		}
-		name := string(b[k : k+int(n)])
-		id := [16]byte(b[k+int(n) : k+int(n)+16])
-		b = b[k+int(n)+16:]
-		count, k := binary.Uvarint(b)
-		if k <= 0 || count > 1<<20 {
-			return errCursor
-		}
-		b = b[k:]
-		offsets := make([]int64, count)
-		for i := range offsets {
-			at, k := binary.Uvarint(b)
-			if k <= 0 {
-				return errCursor
-			}
-			_, k2 := binary.Varint(b[k:])
-			if k2 <= 0 {
-				return errCursor
-			}
-			offsets[i], b = int64(at), b[k+k2:]
-		}
-		if err := r.resume(ctx, name, id, offsets); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// resume goes on in a topic, if it is still the one of the cursor.
-func (r *Reader) resume(ctx context.Context, name string, id [16]byte, at []int64) error {
-	if len(at) == 0 {
-		return nil
-	}
-	if _, err := r.partition(ctx, name, 0); err != nil {
-		return err
-	}
-	t := r.topics[name]
-	switch {
-	case t.id != id:
-		return r.gone(name, "it was deleted and created again")
-	case len(t.leaders) != len(at):
-		return r.gone(name, fmt.Sprintf("it has %d partitions and had %d: keys have moved to other partitions", len(t.leaders), len(at)))
-	}
-	for i, offset := range at {
-		p := r.parts[slot{name, int32(i)}]
-		if offset < p.first && name == r.main() {
-			return r.expired(p, offset)
-		}
-		if offset < p.first && !p.compact {
-			// Fine as long as nothing was there that is needed: the END that names
-			// the partition tells.
-			r.log.Debug("the beginning of a partition has expired", "topic", name, "partition", i, "offset", offset, "first", p.first)
-		}
-		p.next, p.used = max(offset, p.first), offset
-	}
-	return nil
 }

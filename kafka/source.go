@@ -17,6 +17,9 @@ type SourceOptions struct {
 	Endpoint *Endpoint
 	// Match selects tables; nil selects all.
 	Match func(millrace.TableName) bool
+	// Share is the part of the prefix that is read, by the key of rows; nil: all of it, as
+	// whole transactions.
+	Share *Share
 	// Lock keeps other instances of the job from reading until release is called;
 	// an error that it is taken is one to try again.
 	Lock func(ctx context.Context) (release func(), err error)
@@ -29,6 +32,9 @@ type SourceOptions struct {
 	// tables away.
 	Loads   func() bool
 	OnWhole func([]*krecord.TableVersion)
+	// OnTorn is told when what is given begins and ends to lack changes that compaction
+	// has removed: the end once all that makes up for them is durable. nil: nobody is.
+	OnTorn  func(torn bool)
 	MaxHeld int64        // bytes fetched and not given out; 0 is the Reader's
 	Log     *slog.Logger // nil: none
 }
@@ -59,6 +65,9 @@ type Source struct {
 	mu     sync.Mutex
 	follow *follower
 	from   *millrace.History
+	torn   bool         // it was said
+	whole  millrace.LSN // behind which it is not any more; 0: not known yet
+	acked  millrace.LSN
 }
 
 // NewSource makes a Source. It connects in Start.
@@ -88,9 +97,9 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	}
 	from := cp.History
 	s.mu.Lock()
-	s.follow, s.from = f, &from
+	s.follow, s.from, s.torn, s.acked = f, &from, false, 0
 	s.mu.Unlock()
-	s.reader, err = OpenReader(ctx, ReaderOptions{Endpoint: s.opt.Endpoint, Cursor: cp.Cursor, History: &from, Match: s.opt.Match,
+	s.reader, err = OpenReader(ctx, ReaderOptions{Endpoint: s.opt.Endpoint, Cursor: cp.Cursor, History: &from, Match: s.opt.Match, Share: s.opt.Share,
 		MaxHeld: s.opt.MaxHeld, Described: s.opt.Described, Log: s.log})
 	if err != nil {
 		return err
@@ -126,6 +135,7 @@ func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.tell(s.reader.Torn())
 		if t != nil {
 			if t.End > s.given {
 				s.given = t.End
@@ -235,9 +245,46 @@ func (s *Source) Position() millrace.LSN {
 	return w.Acked
 }
 
+// tell says that what is given is torn, and takes note of where it is not any more.
+func (s *Source) tell(torn bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case torn && !s.torn:
+		s.log.Info("compaction has removed changes that later ones have made void: transactions are not whole until those have come")
+		s.say(true)
+	case torn:
+		s.whole = 0
+	case s.torn && s.whole == 0:
+		s.whole = max(s.given, 1)
+		s.mend()
+	}
+}
+
 // Ack implements millrace.Source. The sink's checkpoint has the cursor, and topics
 // keep what they keep.
-func (s *Source) Ack(millrace.LSN) {}
+func (s *Source) Ack(durable millrace.LSN) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked = max(s.acked, durable)
+	s.mend()
+}
+
+// mend says that it is whole again, once what made up for the rest is durable. It is
+// called with mu held.
+func (s *Source) mend() {
+	if s.torn && s.whole != 0 && s.acked >= s.whole {
+		s.log.Info("transactions are whole again", "lsn", s.whole)
+		s.say(false)
+	}
+}
+
+func (s *Source) say(torn bool) {
+	s.torn, s.whole = torn, 0
+	if s.opt.OnTorn != nil {
+		s.opt.OnTorn(torn)
+	}
+}
 
 // Close implements millrace.Source.
 func (s *Source) Close() error {

@@ -33,6 +33,10 @@ const (
 	WaitingForSlot         = "waiting_for_slot"
 )
 
+// Converging is the condition of a destination whose rows are right one by one and not
+// together, since the source has lost changes that later ones have made void.
+const Converging = "converging"
+
 // drainWithin bounds the end of a stopped run: a stop is promised within 10 s,
 // and closing both ends and writing the state take the rest.
 const drainWithin = 6 * time.Second

@@ -127,7 +127,14 @@ func (s *Stats) table(rel *millrace.Relation) *TableStats {
 	return t
 }
 
+// opIndex gives the place of an operation. What is put may have been there or not.
 func opIndex(op millrace.Op) int {
+	switch op {
+	case millrace.Put:
+		op = millrace.Update
+	case millrace.Remove:
+		op = millrace.Delete
+	}
 	for i, o := range ops {
 		if o == op {
 			return i

@@ -193,6 +193,7 @@ var conditionWords = map[string]string{
 	relay.SourceUnreachable:      "The source can't be reached",
 	relay.DestinationUnreachable: "The destination can't be reached",
 	relay.WaitingForSlot:         "Waiting for the slot",
+	relay.Converging:             "Rows are right one by one, not yet together",
 }
 
 // headline is the one sentence that somebody reads who was woken up.

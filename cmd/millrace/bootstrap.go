@@ -81,7 +81,7 @@ func (s *settings) loadOptions(f *bootstrapFlags, instance string) bootstrap.Opt
 		CreatePublication: s.Safety.AutoCreatePublication, AllowRemotePublication: s.Safety.AllowRemotePublicationCreate,
 		SchemaMode: s.Destination.Postgres.Schema, Mode: s.Snapshot.Mode, Parallel: s.Snapshot.Parallel,
 		Rate: int64(s.Snapshot.Rate), Failover: s.failover(), Timeout: s.Snapshot.Timeout, Keys: s.keys, PGDump: f.pgDump,
-		Instance: instance, Heartbeat: s.Safety.HeartbeatInterval, Log: s.log,
+		Instance: instance, Heartbeat: s.Safety.HeartbeatInterval, Log: s.log, ByKey: s.share() != nil,
 	}
 }
 

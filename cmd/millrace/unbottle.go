@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/apply"
 	"github.com/millrace/millrace/bootstrap"
@@ -57,7 +59,7 @@ func (r *runner) unbottle() *engine {
 	u := &unbottled{}
 	u.tables = bootstrap.NewUnbottled(o, func() bool { return loads() && !u.hasAll() })
 	u.Source = kafka.NewSource(kafka.SourceOptions{
-		Endpoint: r.prefix, Match: r.patterns.Match, Lock: r.lockSource, Loads: loads, Log: r.log,
+		Endpoint: r.prefix, Match: r.patterns.Match, Share: r.share(), Lock: r.lockSource, Loads: loads, Log: r.log,
 		MaxHeld: int64(r.Resources.MaxInflight) / 2,
 		Described: func(ctx context.Context, v *krecord.TableVersion) error {
 			if err := u.tables.Described(ctx, v); err != nil {
@@ -70,13 +72,45 @@ func (r *runner) unbottle() *engine {
 			u.whole(versions)
 			e.tellLoaded()
 		},
+		OnTorn: func(torn bool) {
+			if torn {
+				r.keeper.setCondition(relay.Converging, "compaction has removed changes that later ones have made void: rows are right one by one, and together once those have come")
+				return
+			}
+			r.keeper.setCondition(r.calm())
+		},
 	})
 	e.from = u
 	e.sink = apply.New(r.applyOptions())
 	ro := r.relayOptions()
 	ro.Source, ro.Sink = u, e.sink
+	onCondition := ro.OnCondition
+	ro.OnCondition = func(condition string, cause error) {
+		onCondition(condition, cause)
+		if condition == "" {
+			r.keeper.setCondition(r.calm())
+		}
+	}
 	e.relay = relay.New(ro)
 	return e
+}
+
+// share is the part of the prefix that the job reads by the key of rows; nil: it reads all
+// of it, as whole transactions.
+func (s *settings) share() *kafka.Share {
+	if k := &s.Source.Kafka; s.prefix != nil && k.Consistency == config.ConsistencyKey {
+		n, of, _ := k.Shares() // checked before
+		return &kafka.Share{N: n, Of: of}
+	}
+	return nil
+}
+
+// calm is the condition while nothing is wrong.
+func (s *settings) calm() (condition, why string) {
+	if s.share() != nil {
+		return relay.Converging, "rows are right one by one, and not together (source.kafka.consistency: key)"
+	}
+	return "", ""
 }
 
 // joined takes over what the record says of a table that is new to the job.
@@ -118,11 +152,42 @@ func (r *runner) lockSource(ctx context.Context) (func(), error) {
 		err = &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: millrace.PeerSource, Condition: relay.WaitingForSlot,
 			Err: errors.New("another instance reads for the job"), Hint: "stop it, or wait behind it with run --standby"}
 	}
+	if err == nil && r.share() != nil {
+		err = lockShare(ctx, conn, r.prefix.Prefix, *r.share())
+	}
 	if err != nil {
 		release()
 		return nil, session.Wrap("lock the source", millrace.PeerDestination, err)
 	}
 	return release, nil
+}
+
+// lockShare keeps two jobs from reading the same share, or shares of different numbers, at
+// the same time: what one has written could become older by the other's hand.
+func lockShare(ctx context.Context, conn *pgx.Conn, prefix string, s kafka.Share) error {
+	const most = 1 << 12 // more than there are shares
+	wait := func(what string) error {
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "read Kafka", Peer: millrace.PeerSource, Condition: relay.WaitingForSlot,
+			Err: errors.New(what), Hint: "give each job a share of its own, all of the same number: 1/2 and 2/2"}
+	}
+	name := "millrace:" + prefix + ":shares"
+	var locked bool
+	err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext($1), $2)`, name, s.Of*most+s.N).Scan(&locked)
+	if err == nil && !locked {
+		err = wait("another job reads share " + s.String())
+	}
+	if err != nil {
+		return err
+	}
+	var others int
+	err = conn.QueryRow(ctx, `SELECT pg_catalog.count(*) FROM pg_catalog.pg_locks
+		WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid::bigint = pg_catalog.hashtext($1)::bigint & 4294967295
+		  AND objid::bigint / $2 <> $3 AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`,
+		name, most, s.Of).Scan(&others)
+	if err == nil && others > 0 {
+		err = wait("other jobs read shares of another number than " + s.String())
+	}
+	return err
 }
 
 // watchPrefix keeps the status up to date with what the writing job says, and has the

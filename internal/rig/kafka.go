@@ -90,6 +90,12 @@ func (k *Kafka) Restart(t testing.TB, node int) {
 	k.must(t, "restart", node, k.Cluster.Restart(context.Background(), node))
 }
 
+// CutLog takes the last batches of a partition away from a node that does not run.
+func (k *Kafka) CutLog(t testing.TB, node int, topic string, partition, batches int) {
+	t.Helper()
+	k.must(t, "cut a log of", node, k.Cluster.CutLog(node, topic, partition, batches))
+}
+
 // Pause stops a node's process, so that connections stay open and nobody
 // answers.
 func (k *Kafka) Pause(t testing.TB, node int) {

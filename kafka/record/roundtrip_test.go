@@ -80,6 +80,7 @@ func decode(t *testing.T, o Options, records []*kgo.Record, rels map[string]*mil
 	t.Helper()
 	var all []millrace.Change
 	var old *millrace.Change
+	var deleted millrace.Row
 	var commit millrace.LSN // of the last change
 	memory := &Memory{}
 	decoders := map[*millrace.Relation]*Decoder{}
@@ -97,12 +98,22 @@ func decode(t *testing.T, o Options, records []*kgo.Record, rels map[string]*mil
 		p, err := PositionOf(r)
 		check(t, err)
 		c.Seq = p.Seq
+		if c.Op == millrace.Delete {
+			deleted = c.Old
+		}
 		last := len(all) - 1
 		switch {
 		case part == OldHalf:
 			old = &c
 			continue
 		case part == Tombstone:
+			row, err := d.Key(r, memory)
+			check(t, err)
+			for i, v := range row {
+				if want := deleted[i]; slices.Contains(key(rel), i) && (v.Kind != want.Kind || string(v.Raw) != string(want.Raw)) || !slices.Contains(key(rel), i) && v.Kind != millrace.Null {
+					t.Errorf("the key of a tombstone of %v: column %d is %c %q, want %q", rel.Name, i, v.Kind, v.Raw, want.Raw)
+				}
+			}
 			continue
 		case part == NewHalf:
 			Join(old, &c)

@@ -172,6 +172,8 @@ func (c *Cluster) properties(n *node) string {
 		"transaction.abort.timed.out.transaction.cleanup.interval.ms=1000",
 		"log.cleaner.dedupe.buffer.size=16777216",
 		"log.cleaner.threads=1",
+		// So that compaction, where a test asks for it, begins soon.
+		"log.cleaner.backoff.ms=500",
 		"log.index.size.max.bytes=1048576",
 		"num.network.threads=2",
 		"num.io.threads=2",

@@ -1,0 +1,116 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+)
+
+// Put and Remove come from a log of which something is gone: all that is known is the
+// last change of each key. So they say what is to be true of a key behind them, and
+// not what has happened to a row: nothing is counted, and repeating them does no harm.
+// They need a unique index of the destination over the key that the log has.
+
+// putOrRemove tells whether a change is one of these.
+func putOrRemove(op millrace.Op) bool { return op == millrace.Put || op == millrace.Remove }
+
+// acceptsPut tells whether they can be applied at all.
+func (r *route) acceptsPut() error {
+	if r.index != nil {
+		return nil
+	}
+	return dataError(r.to.Name, errors.New("rows are put here by their key, and no unique index of the destination tells them apart by "+r.keyNames()),
+		fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s), of columns that are NOT NULL", r.to.sql, r.names(r.key))+goesOn)
+}
+
+// put folds: the row with row's key is row from here on.
+func (f *fold) put(r *route, row millrace.Row) bool {
+	h := hashKey(row, r.key)
+	e := f.find(r, row, h)
+	if e == nil {
+		f.add(entry{hash: h, state: put, key: row, row: row})
+		return true
+	}
+	if e.state != put && e.state != removed && e.state != updated {
+		return false
+	}
+	e.state, e.row, e.unsent = put, row, false
+	return true
+}
+
+// remove folds: there is no row with old's key from here on.
+func (f *fold) remove(r *route, old millrace.Row) bool {
+	h := hashKey(old, r.key)
+	e := f.find(r, old, h)
+	if e == nil {
+		f.add(entry{hash: h, state: removed, key: old})
+		return true
+	}
+	if e.state != put && e.state != removed && e.state != updated {
+		return false
+	}
+	e.state, e.row, e.unsent = removed, nil, false
+	return true
+}
+
+// puts sends the rows that are put. Behind the removals of the same set, so that of two keys
+// which are equal here, and were two in the log, the one that is left stays.
+func (s *sender) puts(ctx context.Context, r *route, entries []*entry) error {
+	return s.send(ctx, r, &group{stmt: r.putSet(), entries: entries}, millrace.Put, newRow)
+}
+
+// written are the columns that a put writes where there is a row: those of the key as
+// well, since keys that are equal can differ in their bytes.
+func (r *route) written() []int {
+	if r.keyFixed {
+		return r.set
+	}
+	return append(slices.Clone(r.key), r.set...)
+}
+
+// onConflict is the end of an INSERT that takes the place of the row that is there.
+func (r *route) onConflict() string {
+	sql := " ON CONFLICT (" + r.names(r.key) + ") DO "
+	written := r.written()
+	if len(written) == 0 {
+		return sql + "NOTHING"
+	}
+	return sql + "UPDATE SET " + r.list(written, ", ", func(_, i int) string { return r.name(i) + " = excluded." + r.name(i) })
+}
+
+// putsInSets tells whether rows can be put in sets: columns that an UPDATE can't write
+// have to be deleted and inserted again, and of an INSERT that does nothing no row is counted.
+func (r *route) putsInSets() bool { return r.sets && len(r.fixed) == 0 && len(r.written()) > 0 }
+
+func (r *route) putSet() *stmt {
+	if r.putSetStmt == nil {
+		r.putSetStmt = &stmt{types: r.setTypes(), sql: fmt.Sprintf(
+			"INSERT INTO %s AS t (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM %s%s", r.to.sql, r.names(r.insert),
+			r.list(r.insert, ", ", func(_, i int) string { return "u." + r.name(i) }), r.rows(), r.onConflict())}
+	}
+	return r.putSetStmt
+}
+
+func (r *route) putRow() *stmt {
+	if r.putRowStmt == nil {
+		r.putRowStmt = &stmt{types: r.types(r.insert), sql: fmt.Sprintf(
+			"INSERT INTO %s AS t (%s) OVERRIDING SYSTEM VALUE VALUES (%s)%s", r.to.sql,
+			r.names(r.insert), r.list(r.insert, ", ", func(n, _ int) string { return param(n) }), r.onConflict())}
+	}
+	return r.putRowStmt
+}
+
+// putOne puts one row.
+func (s *sender) putOne(r *route, c *millrace.Change) {
+	if len(r.fixed) > 0 {
+		s.oneOf(r, r.deleteRow(), c, nil, nil, c.New, r.key, anyCount)
+	}
+	want := int64(1)
+	if len(r.written()) == 0 {
+		want = anyCount
+	}
+	s.oneOf(r, r.putRow(), c, c.New, r.insert, nil, nil, want)
+}

@@ -1,0 +1,67 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
+	krecord "github.com/millrace/millrace/kafka/record"
+	"github.com/millrace/millrace/session"
+)
+
+// Tables that several jobs share, each with the rows of its partitions, can have no
+// constraint that looks beyond one key: rows of different jobs come in any order.
+
+// sharedRestart: emptying the tables would take the rows of the other jobs as well.
+func sharedRestart(job string) error {
+	return &millrace.Error{Kind: millrace.KindConfig, Op: "start job " + job + " over", Peer: millrace.PeerDestination,
+		Err:  errors.New("with consistency: key the tables have rows of other jobs as well"),
+		Hint: "stop all jobs that share the tables, `millrace cleanup --yes` each, empty the tables, and begin anew"}
+}
+
+// createShared makes a table without constraints but its primary key. Another job may
+// make it at this moment: then it is there at the next try.
+func createShared(ctx context.Context, tx pgx.Tx, v *krecord.TableVersion) error {
+	alone := *v
+	alone.Constraints = nil
+	for _, c := range v.Constraints {
+		if c.Kind == "primary_key" {
+			alone.Constraints = append(alone.Constraints, c)
+		}
+	}
+	err := createTable(ctx, tx, &alone)
+	switch session.SQLState(err) {
+	case "42P07", "42710", "23505":
+		return &millrace.Error{Kind: millrace.KindRetry, Op: "make the table", Peer: millrace.PeerDestination, Table: v.Name(),
+			Err: fmt.Errorf("another job makes it at this moment: %w", err)}
+	}
+	return err
+}
+
+// refuseShared refuses a table with constraints beyond the key of the records.
+func refuseShared(ctx context.Context, tx pgx.Tx, t *catalog.Table, v *krecord.TableVersion) error {
+	refuse := func(name, what string) error {
+		return &millrace.Error{Kind: millrace.KindData, Op: "take in a table", Peer: millrace.PeerDestination, Table: t.Name,
+			Err:  fmt.Errorf("%s %s looks at more than the key of a row, and rows of different keys come in any order (consistency: key)", what, millrace.DisplayIdent(name)),
+			Hint: "drop it at the destination, or use consistency: transaction; the next run goes on at this transaction"}
+	}
+	key := t.MatchIndex(v.Key)
+	for i := range t.Indexes {
+		if x := &t.Indexes[i]; (x.Unique || x.Exclusion) && x != key {
+			return refuse(x.Name, "index")
+		}
+	}
+	var name string
+	err := tx.QueryRow(ctx, `SELECT conname FROM pg_catalog.pg_constraint WHERE contype = 'f' AND $1 IN (conrelid, confrelid) LIMIT 1`, t.OID).Scan(&name)
+	if err == nil {
+		return refuse(name, "foreign key")
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
+}
