@@ -218,7 +218,11 @@ func (s *Section) Plain() string {
 	var b strings.Builder
 	b.WriteString(s.Title + "\n")
 	for _, t := range s.Texts[1:] {
-		b.WriteString("  or: " + t + "\n")
+		if h, isHint := strings.CutPrefix(t, "hint: "); isHint {
+			b.WriteString("  or with the hint: " + h + "\n")
+		} else {
+			b.WriteString("  or: " + t + "\n")
+		}
 	}
 	body := link.ReplaceAllStringFunc(s.Body, func(l string) string {
 		m := link.FindStringSubmatch(l)

@@ -31,7 +31,7 @@ for platform in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do
 	root=$work/$name
 	mkdir "$root"
 	GOOS=$os GOARCH=$arch go build "${flags[@]}" -o "$root/millrace" ./cmd/millrace
-	cp -R "$work/share/man" "$work/share/completions" deploy docs LICENSE README.md CHANGELOG.md "$root"
+	cp -R "$work/share/man" "$work/share/completions" deploy docs monitoring LICENSE README.md CHANGELOG.md "$root"
 	rm "$root"/docs/*.go
 	chmod -R u=rwX,go=rX "$root"
 	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf - "$name" |
