@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,9 +9,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/blackbox"
 	"github.com/millrace/millrace/internal/kcheck"
 	"github.com/millrace/millrace/internal/rig"
+	"github.com/millrace/millrace/kafka"
+	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 const compactedSchema = `
@@ -34,53 +38,53 @@ func rewrites(round int) string {
 	return b.String()
 }
 
-// topicsShrink has the cleaner compact the topics and waits until it has.
-func topicsShrink(t *testing.T, k *rig.Kafka, prefix string, tables ...string) {
+// topicsShrink has the cleaner compact the topics and waits until each lacks records of the
+// transactions behind a position. It gives the last one's.
+func topicsShrink(t *testing.T, k *rig.Kafka, prefix string, behind millrace.LSN, tables ...string) (last millrace.LSN) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cl.Close()
-	count := func() map[string]int {
-		n := map[string]int{}
-		if err := kcheck.Records(t.Context(), k.Brokers(), prefix, kgo.ReadCommitted(), func(r *kgo.Record) { n[r.Topic]++ }); err != nil {
+	alter(t, k, prefix, "min.cleanable.dirty.ratio", "0", tables...)
+	alter(t, k, prefix, "max.compaction.lag.ms", "1", tables...)
+	rig.Eventually(t, patience, func() bool {
+		left := map[string]int{}
+		err := kcheck.Records(t.Context(), k.Brokers(), prefix, kgo.ReadCommitted(), func(r *kgo.Record) {
+			at, err := millrace.ParseLSN(string(krecord.Header(r, "commit_lsn")))
+			if err != nil || at <= behind {
+				return
+			}
+			last = max(last, at)
+			var e kafka.End
+			switch {
+			case !strings.HasSuffix(r.Topic, ".transaction"):
+				left[r.Topic]--
+			case json.Unmarshal(r.Value, &e) == nil:
+				for _, x := range e.Partitions {
+					left[x.Topic] += x.Count
+				}
+			}
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-		return n
-	}
-	before := count()
-	for _, table := range tables {
-		name := prefix + ".public." + table
-		for _, s := range [][2]string{{"min.cleanable.dirty.ratio", "0"}, {"max.compaction.lag.ms", "1"}} {
-			res, err := kadm.NewClient(cl).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: s[0], Value: &s[1]}}, name)
-			if err != nil || res[0].Err != nil {
-				t.Fatal(err, res)
-			}
-		}
-	}
-	rig.Eventually(t, patience, func() bool {
-		now := count()
 		for _, table := range tables {
-			if name := prefix + ".public." + table; now[name] >= before[name] {
+			if left[prefix+".public."+table] <= 0 {
 				return false
 			}
 		}
 		return true
 	}, "the topics are compacted")
+	return last
 }
 
-// segments has the segments of topics end with each batch.
-func segments(t *testing.T, k *rig.Kafka, prefix string, tables ...string) {
+// alter changes a setting of topics.
+func alter(t *testing.T, k *rig.Kafka, prefix, name, value string, tables ...string) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	ms := "1"
 	for _, table := range tables {
-		res, err := kadm.NewClient(cl).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "segment.ms", Value: &ms}}, prefix+".public."+table)
+		res, err := kadm.NewClient(cl).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: name, Value: &value}}, prefix+".public."+table)
 		if err != nil || res[0].Err != nil {
 			t.Fatal(err, res)
 		}
@@ -97,7 +101,7 @@ func TestCompactedPrefix(t *testing.T) {
 		t.Fatalf("bootstrap: %s%s", b.Stdout, b.Stderr)
 	}
 	tables := []string{"account", "entry", "fleeting"}
-	segments(t, r.kafka, r.prefix, tables...)
+	alter(t, r.kafka, r.prefix, "segment.ms", "1", tables...) // a segment that is written to is not compacted
 	r.in.Start(t)
 	change := func(round int) {
 		t.Helper()
@@ -111,7 +115,7 @@ func TestCompactedPrefix(t *testing.T) {
 	}
 	change(1)
 	change(2)
-	topicsShrink(t, r.kafka, r.prefix, tables...)
+	before := topicsShrink(t, r.kafka, r.prefix, 0, tables...)
 	r.Start(t, "--bootstrap")
 	r.sync(t)
 	r.equal(t)
@@ -121,7 +125,7 @@ func TestCompactedPrefix(t *testing.T) {
 	r.Kill(t)
 	change(3)
 	change(4)
-	topicsShrink(t, r.kafka, r.prefix, "account", "entry")
+	topicsShrink(t, r.kafka, r.prefix, before, "account", "entry")
 	r.Start(t)
 	r.Kill(t)
 	r.Start(t)
