@@ -16,6 +16,19 @@ func (a *app) helpCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "help",
 		Short: "Show what a verb takes, or what an error means",
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			about, _, err := c.Root().Find(args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, below := range about.Commands() {
+				if below.IsAvailableCommand() {
+					names = append(names, below.Name()+"\t"+below.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			about, rest, err := c.Root().Find(args)
 			if err != nil || len(rest) > 0 {
@@ -38,6 +51,15 @@ an argument it lists all of them. Nothing is asked of any server.`,
 		Example: `  millrace help errors wal_level-is-not-logical
   millrace help errors 'publication millrace_shop: lacks public.orders'`,
 		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			for _, s := range docs.Sections() {
+				if len(args) == 0 {
+					names = append(names, s.Name+"\t"+s.Title)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(_ *cobra.Command, args []string) error { return a.explain(args) },
 	}
 }
