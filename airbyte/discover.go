@@ -102,7 +102,24 @@ func appendTypeSchema(b []byte, c *datum.Codec, number bool) []byte {
 	case c.Schema.Format == "number" && number: // as appendMembers decides
 		return append(b, `{"type":["null","number","string"]}`...)
 	}
-	return c.Schema.AppendJSONSchema(b)
+	return unnamed(c.Schema).AppendJSONSchema(b)
+}
+
+// unnamed is a schema without the names that scalars have in Kafka Connect, which
+// mean nothing to a platform. A composite type keeps its own.
+func unnamed(s *datum.Schema) *datum.Schema {
+	bare := *s
+	if s.Kind != datum.Struct {
+		bare.Name = ""
+	}
+	if s.Items != nil {
+		bare.Items = unnamed(s.Items)
+	}
+	bare.Fields = slices.Clone(s.Fields)
+	for i := range bare.Fields {
+		bare.Fields[i].Schema = unnamed(bare.Fields[i].Schema)
+	}
+	return &bare
 }
 
 // appendName appends a name of the catalog as a JSON string.

@@ -48,7 +48,7 @@ func (c *Config) appendFlowType(b []byte, col *catalog.Column, key bool) []byte 
 		return append(b, `{"description":"JSON"}`...)
 	}
 	from := len(b)
-	b = codec.Schema.AppendJSONSchema(b)
+	b = unnamed(codec.Schema).AppendJSONSchema(b)
 	if key {
 		b = append(b[:from], strings.Replace(string(b[from:]), `"null",`, "", 1)...)
 	}
