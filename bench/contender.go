@@ -18,7 +18,7 @@ const (
 )
 
 // contenderNames are the words of -contenders.
-var contenderNames = []string{"recv", "decode", "native", "millrace", "eager", "pipe1", "pipe2", "dump"}
+var contenderNames = []string{"recv", "decode", "native", "millrace", "eager", "pipe1", "pipe2", "dump", wordDebezium}
 
 // contender drains the backlog once per run.
 type contender interface {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 
 // nameDebezium is the peer on the way into Kafka.
 const nameDebezium = "Debezium " + debeziumVersion
+
+// wordDebezium is its word of -contenders.
+const wordDebezium = "debezium"
 
 const kafkaVersion = kafkaserver.Version
 
@@ -75,10 +79,12 @@ func runKafka(ctx context.Context, o options) (err error) {
 	}
 	defer cl.Close()
 	b.adm = kadm.NewClient(cl)
-	if b.worker, err = startConnect(ctx, b.dir, b.cluster.Brokers()[0]); err != nil {
-		return err
+	if b.has(wordDebezium) {
+		if b.worker, err = startConnect(ctx, b.dir, b.cluster.Brokers()[0]); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.worker.close()) }()
 	}
-	defer func() { err = errors.Join(err, b.worker.close()) }()
 	if err := b.describe(ctx); err != nil {
 		return err
 	}
@@ -144,7 +150,11 @@ const settleWithin = 5 * time.Second
 func (b *kafkaBench) compete(ctx context.Context, w kafkaSet, n int) (out set, err error) {
 	out = set{Name: w.name, Kind: kindKafka, Title: fmt.Sprintf(w.title, thousands(n)), Rows: w.rows(n), Transactions: w.txs(n)}
 	for round := range b.rounds + 1 {
-		for _, c := range []kafkaContender{&debeziumRun{b: b}, &millraceRun{b: b}} {
+		contenders := []kafkaContender{&millraceRun{b: b}}
+		if b.worker != nil {
+			contenders = slices.Insert(contenders, 0, kafkaContender(&debeziumRun{b: b}))
+		}
+		for _, c := range contenders {
 			m, err := b.once(ctx, w, n, round, c)
 			if err != nil {
 				return out, fmt.Errorf("%s: %w", c.name(), err)

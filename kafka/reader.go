@@ -3,7 +3,6 @@ package kafka
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,6 +81,7 @@ type Reader struct {
 	compacted compacted
 
 	end     *End // being collected; nil between transactions
+	ending  End  // what it points to
 	endTime time.Time
 	sources []*taking
 	from    *taking // what was taken last
@@ -344,8 +344,8 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 	if bytes.HasPrefix(rec.Value, beginHead) {
 		return nil
 	}
-	e := &End{}
-	if err := json.Unmarshal(rec.Value, e); err != nil {
+	e := &r.ending
+	if err := parseEnd(rec.Value, e); err != nil {
 		return r.malformed(rec, err)
 	}
 	if e.Status != statusEnd {
