@@ -88,6 +88,18 @@ func (c *caseFile) all(kind string) []string {
 // mayRefuse tells whether stopping with a hint is as good as following.
 func (c *caseFile) mayRefuse() bool { return c.head["ddl"] != "no" }
 
+// inKafka is what the case says of the way through Kafka: the target's tables have to be
+// made by hand, since topics don't hold all that they need; or it is refused, with these
+// words.
+func (c *caseFile) inKafka() (existing bool, refused string) {
+	refused, _ = strings.CutPrefix(c.head["kafka"], "refused: ")
+	existing = refused == "existing"
+	if existing {
+		refused = ""
+	}
+	return existing, refused
+}
+
 // minMajor is the oldest version on which the case means something.
 func (c *caseFile) minMajor() int {
 	n, err := strconv.Atoi(strings.Trim(c.head["min-pg"], " +"))

@@ -175,7 +175,8 @@ func (r *run) run(t *testing.T) {
 			r.source.Script(t, sql)
 		}
 	}
-	existing := native() || len(r.all("target")) > 0
+	byHand, _ := r.inKafka()
+	existing := native() || len(r.all("target")) > 0 || r.throughKafka && byHand
 	if existing {
 		r.createTarget(t)
 	}
@@ -267,13 +268,21 @@ func (r *run) changes() error {
 // judge compares the two sides, or looks at how the job refused.
 func (r *run) judge(t *testing.T, behind error) {
 	t.Helper()
-	if behind != nil && r.mayRefuse() && !native() {
+	_, refused := r.inKafka()
+	must := r.throughKafka && refused != ""
+	if behind != nil && (r.mayRefuse() || must) && !native() {
 		reason, err := r.job.Refusal(t)
 		if err != nil {
 			t.Fatal(errors.Join(behind, err))
 		}
+		if must && !strings.Contains(reason, refused) {
+			t.Errorf("refused with %q, want %q", reason, refused)
+		}
 		t.Attr("refused", reason)
 		return
+	}
+	if must {
+		t.Errorf("Kafka took what the case says it refuses: %s", refused)
 	}
 	if behind != nil {
 		r.fail(t, behind)

@@ -42,6 +42,9 @@ func (m *Memory) Size() int64 { return m.size }
 
 // row gives a row of n values.
 func (m *Memory) row(n int) millrace.Row {
+	if n == 0 {
+		return millrace.Row{} // not nil: there is a row
+	}
 	if cap(m.values)-len(m.values) < n {
 		m.values = make([]millrace.Value, 0, max(n, block/32))
 	}

@@ -271,6 +271,14 @@ func (e *encoder) keyHeader(name string, t *table, row millrace.Row) (err error)
 
 // one makes a record. row has the key's values; nil makes a record without key.
 func (e *encoder) one(t *table, op byte, before, after, row millrace.Row, emit func(*Record) error) (err error) {
+	if len(t.rel.Columns) == 0 { // such a row is there all the same
+		switch op {
+		case 'd':
+			before = millrace.Row{}
+		case 'c', 'r', 'u':
+			after = millrace.Row{}
+		}
+	}
 	if err := e.unchanged(t, after); err != nil {
 		return err
 	}
