@@ -69,5 +69,12 @@ func (u unbottling) Refusal(t testing.TB) (string, error) {
 	if err := json.Unmarshal([]byte(u.in.Run(t, "status", "--json").Stdout), &st); err != nil || st.Reason == "" || st.Hint == "" {
 		return "", fmt.Errorf("the record says %+v: want a state, a reason and a hint; %w", st, err)
 	}
-	return st.State + ": " + st.Reason, nil
+	// A first load that was refused says why where it was started, and not in the record.
+	var printed string
+	for line := range strings.Lines(u.in.Log(20)) {
+		if strings.HasPrefix(line, "error: ") {
+			printed = " (" + strings.TrimSpace(line) + ")"
+		}
+	}
+	return st.State + ": " + st.Reason + printed, nil
 }
