@@ -31,6 +31,8 @@ type Txn struct {
 	Marks map[TableName]Mark
 
 	Changes []Change
+	// Tally stands for the changes of an AppliedAhead, one entry a table.
+	Tally []Tally
 	// Cursor is the source's bookmark behind this Txn, where the LSN is none; the
 	// sink stores it in the same step. It stands in the last part.
 	Cursor []byte
@@ -65,9 +67,16 @@ const (
 	// RollbackPrepared: it is rolled back. Commit and End are zero as well.
 	RollbackPrepared
 	// AppliedAhead: the one with this XID is committed, of which an Ahead has all
-	// changes. There are none here.
+	// changes. There are none here, but for their Tally.
 	AppliedAhead
 )
+
+// Tally counts the changes of one table in a transaction that was applied ahead.
+type Tally struct {
+	Rel                       *Relation
+	Inserts, Updates, Deletes int64
+	Bytes                     int64 // of memory that they have taken
+}
 
 // Chunk says where the rows of a Txn were read.
 type Chunk struct {

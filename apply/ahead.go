@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/session"
@@ -35,7 +33,7 @@ type ahead struct {
 	saved      []aheadSave
 	changes    uint64
 
-	ready   atomic.Bool
+	stand   atomic.Int32 // aheadOpen and what follows it
 	once    sync.Once
 	unguard context.CancelFunc
 }
@@ -46,8 +44,14 @@ type aheadSave struct {
 	changes uint64
 }
 
-// guardEvery is how often it is looked whether the executor waits.
-const guardEvery = 100 * time.Millisecond
+// Where it stands. Only one that is open can be given up for somebody who waits for
+// it: of one that is ready the stream has been told, and its commit is the next thing
+// that the executor does.
+const (
+	aheadOpen int32 = iota
+	aheadReady
+	aheadGone
+)
 
 // errNotInSets is why a transaction is not applied ahead.
 var errNotInSets = errors.New("it has changes that go row by row")
@@ -55,9 +59,12 @@ var errNotInSets = errors.New("it has changes that go row by row")
 // Ahead begins to apply a transaction that is open at the source, once what was
 // begun before is committed or given up.
 func (s *Sink) Ahead(ctx context.Context, xid uint32) (millrace.Ahead, error) {
-	w := s.w.Load()
-	if w == nil || s.aheadFailed.Load() {
-		return nil, errNotClaimed
+	if s.aheadFailed.Load() {
+		return nil, errAheadFailed
+	}
+	w, err := s.claimed(ctx)
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case w.aheadFree <- struct{}{}:
@@ -74,6 +81,26 @@ func (s *Sink) Ahead(ctx context.Context, xid uint32) (millrace.Ahead, error) {
 	return a, nil
 }
 
+// errAheadFailed: see executor.adopt.
+var errAheadFailed = errors.New("one that was applied ahead could not be committed in this run, so that no more is tried")
+
+// claimed waits until the job is claimed, which comes behind the start of the stream:
+// what is open may have come again by then.
+func (s *Sink) claimed(ctx context.Context) (*writer, error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if w := s.w.Load(); w != nil {
+			return w, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, err error) {
 	conn, err := s.opt.Endpoint.Connect(ctx, session.Apply)
 	if err != nil {
@@ -84,6 +111,9 @@ func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, e
 			conn.Close(context.WithoutCancel(ctx))
 		}
 	}()
+	if err := w.sameServer(ctx, conn); err != nil {
+		return nil, err
+	}
 	replica, err := setUp(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -102,6 +132,9 @@ func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, e
 			guard.Close(context.WithoutCancel(ctx))
 		}
 	}()
+	if err := w.sameServer(ctx, guard); err != nil {
+		return nil, err
+	}
 	tables, err := record.Tables(ctx, guard, s.opt.Job)
 	if err != nil {
 		return nil, err
@@ -121,47 +154,6 @@ func (s *Sink) newAhead(ctx context.Context, w *writer, xid uint32) (_ *ahead, e
 		return nil, errNotClaimed
 	}
 	return a, nil
-}
-
-// waitsSQL tells whether a session of ours waits for a backend, be it behind others: who
-// waits for a table to be free of the one keeps all others off it.
-const waitsSQL = `
-WITH RECURSIVE b(pid) AS (
-	SELECT s.pid FROM pg_catalog.pg_stat_activity s
-	 WHERE s.wait_event_type = 'Lock' AND s.pid <> $1::int AND (s.pid = $2::int OR s.application_name IN
-	       (pg_catalog.current_setting('application_name'), pg_catalog.replace(pg_catalog.current_setting('application_name'), ':watch', ':apply')))
-	UNION
-	SELECT x.pid FROM b CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(b.pid)) AS x(pid))
-SELECT EXISTS (SELECT FROM b WHERE b.pid = $1::int)`
-
-// guard ends the transaction's backend when the executor, or whoever looks at tables for
-// it, waits for it, and when it is over: then the next one may begin.
-func (a *ahead) guard(ctx context.Context, conn *pgx.Conn, pid uint32) {
-	defer func() { <-a.w.aheadFree }()
-	tick := time.NewTicker(guardEvery)
-	defer tick.Stop()
-	for over := false; !over; {
-		select {
-		case <-tick.C:
-			var waits bool
-			err := conn.QueryRow(ctx, waitsSQL, pid, a.w.pid).Scan(&waits)
-			if over = waits || err != nil; waits {
-				a.x.log.Info("a transaction that was applied while it is open stood in the way, and is applied once it is committed", "xid", a.xid)
-			}
-		case <-ctx.Done():
-			over = true
-		}
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	a.cut()
-	// Its locks and its origin are free when this has returned.
-	_, err := conn.Exec(closing, `SELECT pg_catalog.pg_terminate_backend(pid, 1000) FROM pg_catalog.pg_stat_activity
-		WHERE pid = $1 AND application_name = pg_catalog.replace(pg_catalog.current_setting('application_name'), ':watch', ':apply')`, pid)
-	if err != nil {
-		a.x.log.Debug("end a session of the destination", "cause", err)
-	}
-	conn.Close(closing)
 }
 
 // cut ends the connection, from any goroutine.
@@ -290,7 +282,9 @@ func (a *ahead) Ready(ctx context.Context, after millrace.LSN) error {
 		return err
 	}
 	a.closeRouter()
-	a.ready.Store(true)
+	if !a.stand.CompareAndSwap(aheadOpen, aheadReady) {
+		return errGaveWay
+	}
 	return nil
 }
 

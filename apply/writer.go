@@ -36,6 +36,7 @@ type writer struct {
 	last     millrace.LSN     // commit of the newest transaction that was written
 	gap      bool             // a transaction was given up with the context of its Write
 
+	server    string // see sameServer
 	pid       uint32 // of the executor's backend
 	ahead     atomic.Pointer[ahead]
 	aheadFree chan struct{} // holds a token while there is one, until its backend has ended
@@ -74,10 +75,14 @@ func (s *Sink) newWriter(ctx context.Context, conn *pgx.Conn, cp millrace.Checkp
 	if err != nil {
 		return nil, err
 	}
+	var server string
+	if err := conn.QueryRow(ctx, serverSQL).Scan(&server); err != nil {
+		return nil, session.Wrap("set up the session", millrace.PeerDestination, err)
+	}
 	w := &writer{history: cp.History, prepared: prepared, skip: cp.Commit, last: cp.Commit,
 		pos: newPositions(cp.Acked), q: newQueue(max(s.opt.MaxHeld/2, 1), s.opt.Group == 1, cp.Acked),
 		abandon: make(chan struct{}, 1), calm: make(chan struct{}, 1)}
-	w.pid, w.aheadFree = conn.PgConn().PID(), make(chan struct{}, 1)
+	w.server, w.pid, w.aheadFree = server, conn.PgConn().PID(), make(chan struct{}, 1)
 	w.router = newRouter(s.opt, replica, tables)
 	w.syncer = &syncer{conn: s.side, pos: w.pos, wrote: w.q.ownWrite,
 		moved: make(chan struct{}, 1), drained: make(chan struct{}, 1),
@@ -112,7 +117,7 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 	x.fallback = s.opt.OnFallback
 	x.stumbled = func() { w.stale.Store(true) }
 	x.ahead = func(xid uint32) *ahead {
-		if a := w.ahead.Load(); a != nil && a.xid == xid && a.ready.Load() {
+		if a := w.ahead.Load(); a != nil && a.xid == xid && a.stand.Load() == aheadReady {
 			return a
 		}
 		return nil

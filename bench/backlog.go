@@ -31,9 +31,9 @@ func (b *bench) backlogContenders(readers, large bool) []contender {
 		{"decode", decodeReader()},
 		{"native", drain{&nativeApplier{}}},
 		{"millrace", drain{&millraceApplier{}}},
-		{"eager", drain{&millraceApplier{eager: true}}},
+		{"noteager", drain{&millraceApplier{notEager: true}}},
 	} {
-		if b.has(c.word) && (readers || c.delivers()) && (c.word != "eager" || large) {
+		if b.has(c.word) && (readers || c.delivers()) && (c.word != "noteager" || large) {
 			list = append(list, c.contender)
 		}
 	}

@@ -13,12 +13,12 @@ const (
 	nameDecode   = "decode only"
 	nameNative   = "native"
 	nameMillrace = "millrace"
-	nameEager    = "millrace, apply.eager"
+	nameNotEager = "millrace, apply.eager off"
 	pipeOne      = "COPY pipe, 1 stream"
 )
 
 // contenderNames are the words of -contenders.
-var contenderNames = []string{"recv", "decode", "native", "millrace", "eager", "pipe1", "pipe2", "dump", wordDebezium}
+var contenderNames = []string{"recv", "decode", "native", "millrace", "noteager", "pipe1", "pipe2", "dump", wordDebezium}
 
 // contender drains the backlog once per run.
 type contender interface {

@@ -24,14 +24,14 @@ const (
 
 // millraceApplier is the program itself, run as a user would.
 type millraceApplier struct {
-	eager  bool // with apply.eager
-	client *client
-	watch  *memoryWatch
+	notEager bool // with apply.eager: off
+	client   *client
+	watch    *memoryWatch
 }
 
 func (a *millraceApplier) name() string {
-	if a.eager {
-		return nameEager
+	if a.notEager {
+		return nameNotEager
 	}
 	return nameMillrace
 }
@@ -103,8 +103,8 @@ func (a *millraceApplier) start(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if a.eager {
-		if err := appendTo(config, "apply: {eager: on}\n"); err != nil {
+	if a.notEager {
+		if err := appendTo(config, "apply: {eager: off}\n"); err != nil {
 			return err
 		}
 	}

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/pgoutput"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/spool"
@@ -30,8 +29,10 @@ type ahead struct {
 	data   *spool.Follower
 	more   chan struct{} // token: there is more to read, or to roll back
 	commit chan struct{} // closed when all is there
+	begun  chan struct{} // closed when the destination has begun with it
 	ended  chan struct{} // closed when the goroutine has ended
 	cancel context.CancelFunc
+	idle   time.Duration // see Options.AheadIdle
 
 	// after is the end of the last transaction that the stream has given away.
 	mu    sync.Mutex
@@ -42,16 +43,18 @@ type ahead struct {
 	to        millrace.Ahead
 	asm       *assembler
 	judge     judge
+	counted   counted     // before the first savepoint
 	saved     []savepoint // of subtransactions, in their order
 	current   uint32      // of the part that is open
 	described []description
 	written   bool
 }
 
-// savepoint is where a subtransaction began.
+// savepoint is where a subtransaction began, and what came behind it.
 type savepoint struct {
-	sub   uint32
-	count tally
+	sub     uint32
+	count   tally // before it
+	counted counted
 }
 
 // description is a message that describes a relation or a type.
@@ -63,19 +66,52 @@ type description struct {
 // errNotAhead is why an attempt is given up.
 var errNotAhead = errors.New("the transaction is applied once it is committed")
 
-// mostSavepoints bounds how deep the target's transaction nests.
-const mostSavepoints = 500
+// mostSavepoints bounds how many subtransactions that are not rolled back it may have
+// on the target. Beyond 64 (PGPROC_MAX_CACHED_SUBXIDS) a transaction makes every snapshot
+// there look its subtransactions up on their disk pages, for as long as it is open.
+const mostSavepoints = 60
+
+// worthAhead are the bytes from which on a transaction is worth sessions of its own.
+// Less is played back before they are open.
+const worthAhead = 512 << 10
+
+// idleAhead bounds for how long one is held on the target without a change.
+const idleAhead = 5 * time.Minute
+
+// A session that ends while one is applied ahead may have ended because of it, for
+// want of a connection to the target, say. So that the stream gets on, none is tried
+// for restAhead once mostCut sessions in a row have ended so.
+const (
+	mostCut   = 3
+	restAhead = 10 * time.Minute
+)
+
+// cuts counts those sessions. It belongs to the goroutine that receives.
+type cuts struct {
+	inRow int
+	until time.Time
+}
+
+func (c *cuts) add(now time.Time) (rests bool) {
+	if c.inRow++; c.inRow < mostCut {
+		return false
+	}
+	c.inRow, c.until = 0, now.Add(restAhead)
+	return true
+}
 
 // startAhead begins with a transaction of which a block has come, unless another
 // one is being applied.
 func (f *feed) startAhead(t *openTxn) {
-	if f.src.opt.Ahead == nil || !f.mayAhead || t.tried || f.ahead != nil && !f.ahead.failed() {
+	if f.src.opt.Ahead == nil || !f.mayAhead || t.tried || t.bytes < worthAhead ||
+		f.ahead != nil && !f.ahead.failed() || time.Now().Before(f.src.cuts.until) {
 		return
 	}
 	t.tried = true
 	ctx, cancel := context.WithCancel(f.ctx)
 	a := &ahead{xid: t.xid, begin: f.src.opt.Ahead, data: t.data.Follow(), more: make(chan struct{}, 1), commit: make(chan struct{}),
-		ended: make(chan struct{}), cancel: cancel, after: f.asm.given, judge: f.rels.judge()}
+		begun: make(chan struct{}), ended: make(chan struct{}), cancel: cancel, idle: f.src.opt.AheadIdle,
+		after: f.asm.given, judge: f.rels.judge()}
 	a.asm = newAssembler(&f.src.memory, f.asm.history, 0, func(t *millrace.Txn) bool {
 		a.written = true
 		a.err = a.to.Write(ctx, t, a.given())
@@ -138,15 +174,23 @@ func (f *feed) stopAhead(a *ahead) {
 }
 
 // finishAhead waits until all of a transaction is applied and tells whether it is.
-// Then the destination has it, and the stream goes on with its commit.
+// Then the destination has it, and the stream goes on with its commit. One that has
+// not begun is not waited for: who knows what it waits for itself.
 func (f *feed) finishAhead(a *ahead) bool {
 	if a == nil {
+		return false
+	}
+	select {
+	case <-a.begun:
+	default:
 		return false
 	}
 	f.src.stats.add(&f.asm.count)
 	f.queue.publish()
 	a.wake(f.asm.given)
 	close(a.commit)
+	f.src.finishing.Store(true)
+	defer f.src.finishing.Store(false)
 	<-a.ended // its context ends with the feed's
 	return a.err == nil
 }
@@ -160,9 +204,12 @@ func (a *ahead) run(ctx context.Context) (err error) {
 	if a.to, err = a.begin(ctx, a.xid); err != nil {
 		return err
 	}
+	close(a.begun)
 	if err := a.asm.start(pgoutput.Begin{XID: a.xid}); err != nil {
 		return err
 	}
+	idle := time.NewTimer(a.idle)
+	defer idle.Stop()
 	for all := false; ; {
 		switch err := a.step(ctx, all); {
 		case err == nil:
@@ -173,10 +220,13 @@ func (a *ahead) run(ctx context.Context) (err error) {
 		if all {
 			break
 		}
+		idle.Reset(a.idle)
 		select {
 		case <-a.more:
 		case <-a.commit:
 			all = true
+		case <-idle.C: // what it holds on the target is not held for a source that rests
+			return fmt.Errorf("%w: no change of it has come for %v", errNotAhead, a.idle)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -242,10 +292,7 @@ func (a *ahead) record(ctx context.Context, r spool.Record) error {
 		if !known {
 			return misplaced("change of relation %d, which was not described", pgoutput.ChangedOID(r.Data))
 		}
-		if err := a.asm.row(replication.Message{Data: r.Data, Owned: r.Owned}, rel); err != nil {
-			return err
-		}
-		return a.err // of a part that was full
+		return a.row(r, tag, rel)
 	case pgoutput.TagRelation:
 		rel, err := pgoutput.ParseRelation(r.Data)
 		if err != nil {
@@ -263,6 +310,28 @@ func (a *ahead) record(ctx context.Context, r spool.Record) error {
 	}
 }
 
+func (a *ahead) row(r spool.Record, tag pgoutput.Tag, rel *millrace.Relation) error {
+	part, before := a.asm.part, a.asm.size()
+	if err := a.asm.row(replication.Message{Data: r.Data, Owned: r.Owned}, rel); err != nil {
+		return err
+	}
+	if a.asm.part != part {
+		before = 0
+	}
+	if rel != nil {
+		a.segment().add(rel, tag, a.asm.size()-before)
+	}
+	return a.err // of a part that was full
+}
+
+// segment is what is counted since the last savepoint.
+func (a *ahead) segment() *counted {
+	if n := len(a.saved); n > 0 {
+		return &a.saved[n-1].counted
+	}
+	return &a.counted
+}
+
 // enter begins with the changes of another subtransaction.
 func (a *ahead) enter(ctx context.Context, sub uint32) error {
 	if err := a.flush(ctx); err != nil {
@@ -275,7 +344,7 @@ func (a *ahead) enter(ctx context.Context, sub uint32) error {
 	if len(a.saved) == mostSavepoints {
 		return fmt.Errorf("%w: it has more than %d subtransactions", errNotAhead, mostSavepoints)
 	}
-	a.saved = append(a.saved, savepoint{sub, a.asm.count})
+	a.saved = append(a.saved, savepoint{sub: sub, count: a.asm.count})
 	return a.to.Savepoint(ctx, sub)
 }
 
@@ -293,58 +362,6 @@ func (a *ahead) rollBack(ctx context.Context, sub uint32) error {
 	return a.to.RollBack(ctx, sub)
 }
 
-// judge knows relations as the record has them.
-type judge struct {
-	tables map[uint32]Table
-	types  map[uint32]userType
-	match  func(millrace.TableName) bool
-	names  map[millrace.TableName]uint32
-	known  map[uint32]*millrace.Relation // nil: passed over
-}
-
-// judge gives what can be asked from another goroutine.
-func (r *relations) judge() judge {
-	j := judge{tables: make(map[uint32]Table, len(r.tables)), types: maps.Clone(r.types), match: r.opt.Match, names: r.names,
-		known: map[uint32]*millrace.Relation{}}
-	for oid, t := range r.tables {
-		j.tables[oid] = *t
-	}
-	return j
-}
-
-// add takes a relation that is as the record has it.
-func (j *judge) add(rel *millrace.Relation) error {
-	t, ok := j.tables[rel.OID]
-	if !ok {
-		if _, recreated := j.names[rel.Name]; included(j.match, rel.Name, recreated) {
-			return fmt.Errorf("%w: table %v is not in the job's set", errNotAhead, rel.Name)
-		}
-		j.known[rel.OID] = nil
-		return nil
-	}
-	for i := range rel.Columns {
-		c := &rel.Columns[i]
-		if c.Type < firstUserOID {
-			continue
-		}
-		u, ok := j.types[c.Type]
-		if !ok {
-			return fmt.Errorf("%w: column %s of table %v has a new type", errNotAhead, c.Name, rel.Name)
-		}
-		c.TypeName, c.TypeKind = u.name, u.kind
-		if u.def != nil {
-			c.Def = u.def
-		}
-	}
-	if rel.Name != t.Name || catalog.ShapeOfRelation(rel) != t.Shape {
-		return fmt.Errorf("%w: table %v has a new name or shape", errNotAhead, rel.Name)
-	}
-	if old := j.known[rel.OID]; old == nil || !same(old, rel) {
-		j.known[rel.OID] = rel
-	}
-	return nil
-}
-
 // commitAhead gives the commit of a transaction that is applied away. The relations
 // that it described are judged first, and known from there on.
 func (f *feed) commitAhead(a *ahead, c pgoutput.Commit) error {
@@ -358,18 +375,22 @@ func (f *feed) commitAhead(a *ahead, c pgoutput.Commit) error {
 	to.updates += n.updates
 	to.deletes += n.deletes
 	to.passedOver += n.passedOver
-	f.ahead = nil
-	return f.asm.endAhead(c)
+	f.ahead, f.src.cuts.inRow = nil, 0
+	all := a.counted
+	for i := range a.saved {
+		all.take(&a.saved[i].counted)
+	}
+	return f.asm.endAhead(c, all.tallies())
 }
 
 // endAhead ends a transaction whose changes went another way.
-func (a *assembler) endAhead(c pgoutput.Commit) error {
+func (a *assembler) endAhead(c pgoutput.Commit, changes []millrace.Tally) error {
 	if err := a.makeRoom(); err != nil {
 		return err
 	}
 	a.open = false
 	a.count.transactions++
 	a.count.lastCommit, a.count.lastEnd = c.Time, c.End
-	a.txn.End, a.txn.Last, a.txn.Phase = c.End, true, millrace.AppliedAhead
+	a.txn.End, a.txn.Last, a.txn.Phase, a.txn.Tally = c.End, true, millrace.AppliedAhead, changes
 	return a.finish()
 }

@@ -209,6 +209,14 @@ func (a *assembler) truncate(rels []*millrace.Relation, restart bool) error {
 	return nil
 }
 
+// size is that of the open part.
+func (a *assembler) size() int64 {
+	if a.txn == nil {
+		return 0
+	}
+	return a.txn.Size
+}
+
 // makeRoom opens a part if there is none, and cuts one that is full.
 func (a *assembler) makeRoom() error {
 	if a.txn != nil && (len(a.txn.Changes) >= maxChanges || a.txn.Size >= maxPart) {

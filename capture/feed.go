@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -83,6 +84,9 @@ func (f *feed) run() {
 	if !errors.Is(err, errClosed) && !errors.Is(err, replication.ErrInterrupted) {
 		err = f.explain(err)
 		defer f.queue.fail(err)
+	}
+	if f.ahead != nil && f.src.cuts.add(time.Now()) {
+		f.src.log.Info("several sessions in a row have ended while a transaction was applied ahead of its commit: that is not tried for a while", "for", restAhead)
 	}
 	f.stopAhead(f.ahead)
 	if err := f.streamed.close(); err != nil {

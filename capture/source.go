@@ -48,6 +48,9 @@ type Options struct {
 	// Ahead begins to apply a transaction while it is open; nil: none is. It waits
 	// until what was applied ahead before is committed or given up.
 	Ahead func(ctx context.Context, xid uint32) (millrace.Ahead, error)
+	// AheadIdle is how long such a transaction is kept on the target without a further
+	// change; 0: five minutes.
+	AheadIdle time.Duration
 	// TwoPhase tells at every start whether prepared transactions are to come as
 	// such; nil says no. Once it was so the slot keeps to it.
 	TwoPhase func() bool
@@ -83,6 +86,10 @@ type Source struct {
 	starts atomic.Int64
 
 	twoPhase bool // found by the start that goes on
+	cuts     cuts
+	// finishing: the commit of a transaction that is applied ahead has come, and the
+	// rest of it is being applied.
+	finishing atomic.Bool
 
 	mu   sync.Mutex
 	feed *feed // nil unless started
@@ -98,6 +105,9 @@ func New(opt Options) *Source {
 	}
 	if opt.BufferSize <= 0 {
 		opt.BufferSize = defaultBuffer
+	}
+	if opt.AheadIdle <= 0 {
+		opt.AheadIdle = idleAhead
 	}
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -154,6 +164,10 @@ func (s *Source) Queued() bool {
 	f := s.current()
 	return f != nil && (f.queue.queued() || f.guard.queued())
 }
+
+// Finishing tells whether the stream waits for the rest of a transaction that is
+// applied ahead, whose commit has come.
+func (s *Source) Finishing() bool { return s.finishing.Load() }
 
 // Timeline is the one that the stream comes from, 0 before Start.
 func (s *Source) Timeline() int32 {

@@ -36,6 +36,7 @@ type openTxn struct {
 	// refused are rows beyond the limit, by their subtransaction. One that is
 	// rolled back is no reason to stop.
 	refused map[uint32]error
+	bytes   int64  // of its messages
 	ahead   *ahead // applies it already; may be nil
 	tried   bool
 }
@@ -144,6 +145,7 @@ func (f *feed) inBlock(msg []byte) error {
 			}
 			t.names[rel.OID] = rel.Name
 		}
+		t.bytes += int64(len(plain))
 		return t.explain(t.data.Append(xid, plain))
 	default:
 		return misplaced("message %q in a block of transaction %d", byte(tag), t.xid)

@@ -99,9 +99,16 @@ type Apply struct {
 	Group         int // 0: as many transactions as fit, 1: one to one
 	MaxBatchRows  int // of one statement
 	MaxBatchBytes Size
-	Eager         bool   // large transactions are applied while they are open at the source
+	Eager         string // EagerDefault, EagerOn or EagerOff; Config.Eager is what it comes to
 	Truncate      string // TruncateAsTruncate or TruncateAsDelete
 }
+
+// The values of apply.eager.
+const (
+	EagerDefault = ""
+	EagerOn      = "on"
+	EagerOff     = "off"
+)
 
 // The values of apply.truncate.
 const (
@@ -242,6 +249,13 @@ func (c *Config) SetDestination(conn string) {
 	}
 	c.Destination.Postgres.URL = Literal(conn)
 	c.Destination.Kafka = defaultKafka()
+}
+
+// Eager tells whether large transactions are applied while they are open at the
+// source: they are, unless it is switched off, or they do not come so.
+func (c *Config) Eager() bool {
+	pg := &c.Source.Postgres
+	return c.Apply.Eager == EagerOn || c.Apply.Eager == EagerDefault && pg.Streaming != StreamingOff && !pg.TwoPhase
 }
 
 // Slot names the replication slot.

@@ -110,6 +110,25 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
+// TestEager: without a word it is on where transactions come while they are open, and
+// nothing else applies them differently.
+func TestEager(t *testing.T) {
+	for yaml, want := range map[string]bool{
+		"":                                     true,
+		"apply: {eager: on}":                   true,
+		"apply: {eager: off}":                  false,
+		"source: {postgres: {streaming: off}}": false,
+		"source: {postgres: {streaming: parallel}}":                 true,
+		"source: {postgres: {two_phase: on}}":                       false,
+		"apply: {eager: off}\nsource: {postgres: {streaming: off}}": false,
+	} {
+		c, p := Parse([]byte(yaml))
+		if len(p) > 0 || c.Eager() != want {
+			t.Errorf("%q: %t %v", yaml, c.Eager(), p)
+		}
+	}
+}
+
 func TestEveryKey(t *testing.T) {
 	c, p := Parse([]byte(full))
 	if r := report(c, p); r != "" {
@@ -123,7 +142,7 @@ func TestEveryKey(t *testing.T) {
 		}, Kafka: defaultKafka()},
 		Keys:        map[string][]string{"public.events": {"tenant", "id"}, `"Odd".t`: {`"K"`}},
 		Snapshot:    Snapshot{"none", 4, 90 * time.Minute, 10 * mib},
-		Apply:       Apply{1, 50, 2 * mib, false, "delete"},
+		Apply:       Apply{1, 50, 2 * mib, "off", "delete"},
 		Destination: Destination{Postgres: DestinationPostgres{Template("host=127.0.0.1 dbname=copy"), "existing"}, Kafka: defaultKafka()},
 		Resources: Resources{
 			256 * mib, 32 * mib, 64, 64 * kib, 8 * mib, 3 * time.Second,

@@ -48,7 +48,7 @@ func fieldsOf(c *Config) map[string]field {
 		"apply.group":           group(&c.Apply.Group),
 		"apply.max_batch_rows":  number(&c.Apply.MaxBatchRows),
 		"apply.max_batch_bytes": size(&c.Apply.MaxBatchBytes),
-		"apply.eager":           onOff(&c.Apply.Eager),
+		"apply.eager":           eager(&c.Apply.Eager),
 		"apply.truncate": choice(&c.Apply.Truncate,
 			[]string{TruncateAsTruncate, TruncateAsDelete}),
 
@@ -184,6 +184,19 @@ func onOff(to *bool) field {
 			return nil
 		}
 		return errors.New("want on or off")
+	}}
+}
+
+func eager(to *string) field {
+	return field{set: func(v any) error {
+		var on bool
+		if err := onOff(&on).set(v); err != nil {
+			return err
+		}
+		if *to = EagerOff; on {
+			*to = EagerOn
+		}
+		return nil
 	}}
 }
 

@@ -70,10 +70,10 @@ func (c *Config) validateJob(p *Problems) {
 	if pg.Slot != "" && !isName(pg.Slot, 63) {
 		p.add("source.postgres.slot", "want 1 to 63 characters of a-z, 0-9 and _")
 	}
-	if c.Apply.Eager && pg.Streaming == StreamingOff {
+	if c.Apply.Eager == EagerOn && pg.Streaming == StreamingOff {
 		p.add("apply.eager", "needs source.postgres.streaming: on or parallel")
 	}
-	if c.Apply.Eager && pg.TwoPhase {
+	if c.Apply.Eager == EagerOn && pg.TwoPhase {
 		p.add("apply.eager", "not together with source.postgres.two_phase: on")
 	}
 	if len(pg.Publication) > 63 || strings.ContainsRune(pg.Publication, 0) {

@@ -74,6 +74,10 @@ func (p *Progress) Lag(now time.Time) Lag {
 			age = now.Sub(at)
 		}
 	}
+	if waits == WaitsForStream && p.finishing != nil && p.finishing() {
+		waits = WaitsForApply
+		n++
+	}
 	lag.WaitsFor = &waits
 	if age >= 0 {
 		s := age.Seconds()

@@ -34,6 +34,9 @@ type Progress struct {
 	// nanoseconds; 0: it has.
 	offered atomic.Int64
 	pending map[uint32][]*waiter // for an xid that has not come
+	// finishing tells whether the source holds back a transaction that has come, which
+	// the destination is still to finish.
+	finishing func() bool
 
 	// wake tells the asker that a waiter has come.
 	wake chan struct{}
@@ -46,6 +49,14 @@ func NewProgress() *Progress {
 
 // ErrEnded is returned by a wait at a Progress whose run has ended.
 var ErrEnded = errors.New("the job has stopped")
+
+// Finishing takes what tells that a transaction has come, and is given away only when
+// the destination has finished with its changes.
+func (p *Progress) Finishing(f func() bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finishing = f
+}
 
 // Held gives the position up to which everything is durable, or 0 before the
 // first session. A position that was held stays held.

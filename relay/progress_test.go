@@ -200,6 +200,11 @@ func TestLag(t *testing.T) {
 			p.Observe(millrace.LSN(1000+i), time.Now())
 			time.Sleep(time.Second)
 		}
+		p.Finishing(func() bool { return true })
+		if lag := p.Lag(time.Now()); *lag.WaitsFor != WaitsForApply || *lag.Transactions != 1 {
+			t.Errorf("the destination finishes a transaction that has come: waits for %s, %d transactions", *lag.WaitsFor, *lag.Transactions)
+		}
+		p.Finishing(nil)
 		if n := len(p.observed.ahead); n > maxObservations {
 			t.Errorf("%d observations kept", n)
 		}

@@ -94,6 +94,21 @@ func TestStreamsAcknowledgesAndDrains(t *testing.T) {
 	})
 }
 
+// TestTalliesAreCounted: of what was applied ahead only its commit passes.
+func TestTalliesAreCounted(t *testing.T) {
+	var s Stats
+	other := &millrace.Relation{OID: 2}
+	s.count(&millrace.Txn{Commit: 1, Last: true, Phase: millrace.AppliedAhead, Size: 10,
+		Tally: []millrace.Tally{{Rel: rel, Inserts: 1, Updates: 20, Deletes: 300, Bytes: 1000}, {Rel: other, Inserts: 4000, Bytes: 7}}})
+	want := map[millrace.Op]int64{millrace.Insert: 4001, millrace.Update: 20, millrace.Delete: 300, millrace.Truncate: 0, millrace.Message: 0}
+	if diff := cmp.Diff(want, s.Changes()); diff != "" {
+		t.Error(diff)
+	}
+	if a, b := s.Tables()[rel.OID].Changes, s.Tables()[2].Changes; a != 321 || b != 4000 || s.Bytes() != 1017 || s.Transactions() != 1 {
+		t.Errorf("%d and %d changes, %d bytes, %d transactions", a, b, s.Bytes(), s.Transactions())
+	}
+}
+
 func TestRetriesWithoutEndAndLogsOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

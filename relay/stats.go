@@ -106,6 +106,14 @@ func (s *Stats) count(t *millrace.Txn) {
 			table.Changes++
 		}
 	}
+	for i := range t.Tally { // of what was applied while the transaction was open
+		c := &t.Tally[i]
+		s.table(c.Rel).Changes += c.Inserts + c.Updates + c.Deletes
+		s.bytes.Add(c.Bytes)
+		n[opIndex(millrace.Insert)] += c.Inserts
+		n[opIndex(millrace.Update)] += c.Updates
+		n[opIndex(millrace.Delete)] += c.Deletes
+	}
 	s.mu.Unlock()
 	for i, n := range n {
 		if n > 0 {

@@ -80,12 +80,13 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 		}
 	}
 	e.relay = relay.New(o)
+	r.progress.Finishing(e.source.Finishing)
 	return e, nil
 }
 
-// ahead applies transactions while they are open, if that is asked for and possible.
+// ahead applies transactions while they are open, unless that is switched off.
 func (e *engine) ahead(r *runner) func(context.Context, uint32) (millrace.Ahead, error) {
-	if !r.Apply.Eager || r.kafka != nil {
+	if !r.Eager() || r.kafka != nil {
 		return nil
 	}
 	return func(ctx context.Context, xid uint32) (millrace.Ahead, error) { return e.sink.Ahead(ctx, xid) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,14 +15,18 @@ import (
 	"github.com/millrace/millrace/internal/rig"
 )
 
-// eagerly is early with apply.eager.
+// eagerly is early: apply.eager is on where nobody says otherwise.
 func eagerly(t *testing.T) func(*blackbox.Options, *pair) {
 	t.Helper()
 	setup, _ := early(t)
-	return func(o *blackbox.Options, p *pair) {
-		setup(o, p)
-		o.Extra += "apply: {eager: on}\n"
-	}
+	return setup
+}
+
+// aside is a server for targets alone: where a slot is made, the maker waits for every
+// transaction of the server, and what is applied ahead gives way to it.
+func aside(t *testing.T) *rig.Postgres {
+	t.Helper()
+	return rig.Shared(t, rig.Newest, "cluster_name=targets")
 }
 
 // session is a connection that stays open.
@@ -82,7 +87,7 @@ func TestEager(t *testing.T) {
 	}
 	rig.EachVersion(t, func(t *testing.T, pg *rig.Postgres) {
 		t.Parallel()
-		p := running(t, plan{source: pg, schema: eagerTables, options: eagerly(t)})
+		p := running(t, plan{source: pg, target: aside(t), schema: eagerTables, options: eagerly(t)})
 		exec := session(t, p.source)
 		marker, label := 0, "one"
 		open := func(sql string) {
@@ -138,7 +143,7 @@ func TestEager(t *testing.T) {
 // the target has makes a later commit wait for it, which must go first.
 func TestEagerGivesWay(t *testing.T) {
 	t.Parallel()
-	p := running(t, plan{schema: eagerTables, options: eagerly(t),
+	p := running(t, plan{target: aside(t), schema: eagerTables, options: eagerly(t),
 		before: eagerTables + "; CREATE UNIQUE INDEX ON t (v)"})
 	exec := session(t, p.source)
 	exec("BEGIN; INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 30000) i")
@@ -150,23 +155,16 @@ func TestEagerGivesWay(t *testing.T) {
 		t.Errorf("%s rows of the transaction in the middle", n)
 	}
 	exec("ROLLBACK")
-	// Nor does somebody else who waits for it, and for whom all others wait.
+	// Nor does it hold up anybody else, whom others would have to wait for.
 	exec("BEGIN; INSERT INTO t SELECT i, 'w' || i FROM generate_series(200001, 230000) i")
 	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
-	locked := make(chan error, 1)
-	go func() {
-		_, err := p.target.Server.TryQuery(p.target.Name, "DO 'BEGIN LOCK TABLE t; END'")
-		locked <- err
-	}()
-	rig.Eventually(t, patience, func() bool {
-		return p.target.Query(t, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass") == "1"
-	}, "somebody waits for the table")
+	p.target.SQL(t, "SET lock_timeout = '60s'; DO 'BEGIN LOCK TABLE t; END'")
+	if p.ahead(t) {
+		t.Error("the table was locked, and the open transaction is still there")
+	}
 	p.source.SQL(t, "INSERT INTO t VALUES (100001, 'w')")
 	p.await(t, -3)
 	exec("ROLLBACK")
-	if err := <-locked; err != nil {
-		t.Error(err)
-	}
 	// What does not suit is applied once it is committed.
 	exec("BEGIN; INSERT INTO u SELECT i, 'u' FROM generate_series(1, 30000) i; TRUNCATE u; INSERT INTO u SELECT i, 'v' FROM generate_series(1, 30000) i")
 	p.await(t, -2)
@@ -184,16 +182,16 @@ func TestEagerRandom(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	p := running(t, plan{schema: eagerTables, options: eagerly(t)})
+	p := running(t, plan{target: aside(t), schema: eagerTables, options: eagerly(t)})
 	const sessions = 3
-	transactions, kills := 6, 2
+	transactions, kills, most := 6, 2, 8000
 	if full() {
-		transactions, kills = 2000, 100
+		transactions, kills, most = 2000, 100, 4000
 	}
 	done := make(chan error, sessions)
 	for i := range sessions {
 		go func() {
-			done <- rig.RandomSession(t.Context(), p.source.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions, 4000)
+			done <- rig.RandomSession(t.Context(), p.source.URL(), rand.New(rand.NewPCG(seed, uint64(i))), i, transactions, most)
 		}()
 	}
 	ahead := 0
@@ -217,5 +215,86 @@ func TestEagerRandom(t *testing.T) {
 		t.Error("no transaction was applied ahead")
 	}
 	t.Logf("%d transactions were applied ahead", ahead)
+	p.finish(t)
+}
+
+// TestEagerBehindOthers has the open transaction take up keys that others have just let
+// go, and rows that they have just changed: it is behind them. All that passed is
+// counted, once.
+func TestEagerBehindOthers(t *testing.T) {
+	t.Parallel()
+	p := running(t, plan{target: aside(t), schema: eagerTables + "; INSERT INTO t SELECT i, 'base' FROM generate_series(1, 20000) i", options: eagerly(t)})
+	exec := session(t, p.source)
+	passed := 0
+	others := func(sql string, changes int) { p.source.SQL(t, sql); passed += changes }
+	exec("BEGIN; INSERT INTO u SELECT i, 'open' FROM generate_series(1, 30000) i")
+	marker := 0
+	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
+	const rounds, each = 20, 500
+	for n := range rounds {
+		lo, hi := n*1000+1, n*1000+each
+		others(fmt.Sprintf("DELETE FROM t WHERE id BETWEEN %d AND %d", lo, hi), each)
+		exec(fmt.Sprintf("INSERT INTO t SELECT i, 'mine' FROM generate_series(%d, %d) i", lo, hi))
+		others(fmt.Sprintf("UPDATE t SET v = 'other' WHERE id BETWEEN %d AND %d", lo+each, hi+each), each)
+		exec(fmt.Sprintf("UPDATE t SET v = v || ' and mine' WHERE id BETWEEN %d AND %d", lo+each, hi+each))
+		// More than the spool gathers for one write.
+		exec(fmt.Sprintf("INSERT INTO u SELECT i, 'more' FROM generate_series(%d, %d) i", (n+1)*100000, (n+1)*100000+4999))
+	}
+	exec("COMMIT")
+	p.sync(t)
+	if n := p.committedAhead(t); n != 1 {
+		t.Errorf("%d transactions were applied ahead", n)
+	}
+	want := float64(passed + marker + 30000 + rounds*(2*each+5000))
+	for _, metric := range []string{"source_changes_total", "table_changes_total"} {
+		if got := p.metric(t, metric); got != want {
+			t.Errorf("%s is %v, want %v", metric, got, want)
+		}
+	}
+	p.finish(t)
+}
+
+// TestEagerFenced: an instance that stands still, with an open transaction on the target,
+// loses the job. Its rows go, and what it held is free; when it wakes up it is too late.
+func TestEagerFenced(t *testing.T) {
+	t.Parallel()
+	p := running(t, plan{target: aside(t), schema: eagerTables, options: eagerly(t)})
+	first := p.Job
+	exec := session(t, p.source)
+	exec("BEGIN; INSERT INTO t SELECT i, 'open' FROM generate_series(1, 30000) i")
+	marker := 0
+	open := func() {
+		t.Helper()
+		rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
+	}
+	open()
+	first.Signal(t, syscall.SIGSTOP)
+	p.source.SQL(t, fmt.Sprintf("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '%s'", p.slotName()))
+	p.Job = first.Twin(t)
+	p.Start(t)
+	open()
+	exec("INSERT INTO u SELECT i, 'open' FROM generate_series(1, 30000) i; COMMIT")
+	p.sync(t)
+	if n := p.committedAhead(t); n != 1 {
+		t.Errorf("%d transactions were applied ahead", n)
+	}
+	first.Signal(t, syscall.SIGCONT)
+	rig.Eventually(t, patience, func() bool { return !first.Running() }, "the first instance ends")
+	p.finish(t)
+}
+
+// TestEagerReadAgain has a table of it read again in the middle of it.
+func TestEagerReadAgain(t *testing.T) {
+	t.Parallel()
+	p := running(t, plan{target: aside(t), schema: eagerTables + "; INSERT INTO t SELECT i, 'base' FROM generate_series(1, 20000) i", options: eagerly(t)})
+	exec := session(t, p.source)
+	exec("BEGIN; UPDATE t SET v = 'open' WHERE id <= 15000; INSERT INTO u SELECT i, 'open' FROM generate_series(1, 30000) i")
+	marker := 0
+	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.ahead(t) }, "the open transaction on the target")
+	p.tableVerb(t, "resnapshot", "public.t")
+	exec("UPDATE t SET v = v || '+' WHERE id > 10000; DELETE FROM t WHERE id % 7 = 0; INSERT INTO u SELECT i, 'more' FROM generate_series(30001, 50000) i")
+	p.source.SQL(t, "INSERT INTO t SELECT i, 'other' FROM generate_series(20001, 21000) i")
+	exec("COMMIT")
+	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT count(*) FROM millrace.chunk") == "0" }, "the table was read again")
 	p.finish(t)
 }

@@ -107,9 +107,11 @@ func TestMeasureStreaming(t *testing.T) {
 			CREATE TABLE marker (id int PRIMARY KEY)`,
 			options: func(o *blackbox.Options, _ *pair) {
 				o.SourceKeys = "streaming: " + mode
-				if mode == "eager" {
+				switch mode {
+				case "on":
+					o.Extra += "apply: {eager: off}\n"
+				case "eager":
 					o.SourceKeys = "streaming: on"
-					o.Extra += "apply: {eager: on}\n"
 				}
 			}})
 	}
