@@ -59,7 +59,7 @@ var errNotInSets = errors.New("it has changes that go row by row")
 // Ahead begins to apply a transaction that is open at the source, once what was
 // begun before is committed or given up.
 func (s *Sink) Ahead(ctx context.Context, xid uint32) (millrace.Ahead, error) {
-	if s.aheadFailed.Load() {
+	if s.aheadFailed.Load() == xid {
 		return nil, errAheadFailed
 	}
 	w, err := s.claimed(ctx)
@@ -82,7 +82,7 @@ func (s *Sink) Ahead(ctx context.Context, xid uint32) (millrace.Ahead, error) {
 }
 
 // errAheadFailed: see executor.adopt.
-var errAheadFailed = errors.New("one that was applied ahead could not be committed in this run, so that no more is tried")
+var errAheadFailed = errors.New("it was applied ahead before, and could not be committed")
 
 // claimed waits until the job is claimed, which comes behind the start of the stream:
 // what is open may have come again by then.
@@ -312,7 +312,7 @@ func (x *executor) adopt(ctx context.Context, b *batch) error {
 		defer a.cut()
 	}
 	if err != nil {
-		x.aheadFailed() // from here on it is not tried again: this must come to an end
+		x.aheadFailed(t.XID) // when it comes again it is not tried: this must come to an end
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "commit what was applied ahead", Peer: millrace.PeerDestination, LSN: t.Commit, Err: err}
 	}
 	x.cp = cp

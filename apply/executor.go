@@ -36,7 +36,7 @@ type executor struct {
 	mayClash func() bool
 	// ahead gives what was applied of a transaction while it was open.
 	ahead       func(xid uint32) *ahead
-	aheadFailed func()
+	aheadFailed func(xid uint32)
 	// render gives values as text, on a connection of its own.
 	render func(context.Context, *route, millrace.Row) string
 

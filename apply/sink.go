@@ -60,8 +60,9 @@ type Sink struct {
 	twoPhase atomic.Bool // found by Open
 	// clashes counts chunks of loads that were refused, see executor.mayClash.
 	clashes atomic.Int32
-	// aheadFailed: what was applied ahead could not be committed.
-	aheadFailed atomic.Bool
+	// aheadFailed is the transaction that was applied ahead and could not be committed last.
+	// No other one can be the next to fail before it is committed.
+	aheadFailed atomic.Uint32
 }
 
 // New makes a Sink. It connects in Open.

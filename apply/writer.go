@@ -122,7 +122,7 @@ func (s *Sink) newExecutor(wire *wire, cp millrace.Checkpoint, w *writer) *execu
 		}
 		return nil
 	}
-	x.aheadFailed = func() { s.aheadFailed.Store(true) }
+	x.aheadFailed = s.aheadFailed.Store
 	x.render = func(ctx context.Context, r *route, row millrace.Row) string {
 		return renderKey(ctx, s.opt.Endpoint, r, row)
 	}

@@ -73,7 +73,7 @@ const mostSavepoints = 60
 
 // worthAhead are the bytes from which on a transaction is worth sessions of its own.
 // Less is played back before they are open.
-const worthAhead = 512 << 10
+const worthAhead = 256 << 10
 
 // idleAhead bounds for how long one is held on the target without a change.
 const idleAhead = 5 * time.Minute

@@ -298,3 +298,25 @@ func TestEagerReadAgain(t *testing.T) {
 	rig.Eventually(t, patience, func() bool { return p.target.Query(t, "SELECT count(*) FROM millrace.chunk") == "0" }, "the table was read again")
 	p.finish(t)
 }
+
+// TestEagerIsLockedOut: a lock that keeps it from its table does not keep the stream from
+// others, until its commit has come. Then the status says who is waited for.
+func TestEagerIsLockedOut(t *testing.T) {
+	t.Parallel()
+	p := running(t, plan{target: aside(t), schema: eagerTables, options: eagerly(t)})
+	exec := session(t, p.source)
+	release := p.lock(t, "t")
+	exec("BEGIN; INSERT INTO t SELECT i, 'open' FROM generate_series(1, 30000) i")
+	marker := 0
+	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.blocked(t) != "" }, "it waits for the lock")
+	p.await(t, -1)
+	exec("COMMIT")
+	rig.Eventually(t, patience, func() bool { return p.status(t, "lag.waits_for") == "target_lock" }, "the status names the lock",
+		func() any { return p.status(t, "lag.waits_for") })
+	release()
+	p.sync(t)
+	if n := p.committedAhead(t); n != 1 {
+		t.Errorf("%d transactions were applied ahead", n)
+	}
+	p.finish(t)
+}

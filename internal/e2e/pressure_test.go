@@ -27,7 +27,7 @@ func TestSmallestBudget(t *testing.T) {
 			budget, extra := smallest(message)
 			size := message<<20 - 100 // and what is around it
 			setup, _ := early(t)
-			p := running(t, plan{schema: "CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
+			p := running(t, plan{target: aside(t), schema: "CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
 				options: func(o *blackbox.Options, p *pair) {
 					setup(o, p)
 					o.Extra = extra
@@ -39,6 +39,7 @@ func TestSmallestBudget(t *testing.T) {
 					i*10000+5000, i*10000+8999, size, i*10000+9000))
 			}
 			p.sync(t)
+			t.Logf("%d transactions were applied ahead", p.committedAhead(t))
 			p.within(t, budget)
 			p.finish(t)
 		})
@@ -63,7 +64,7 @@ func TestSlowSink(t *testing.T) {
 	t.Parallel()
 	budget, extra := smallest(2)
 	setup, _ := early(t)
-	p := running(t, plan{schema: eagerTables, options: func(o *blackbox.Options, p *pair) {
+	p := running(t, plan{target: aside(t), schema: eagerTables, options: func(o *blackbox.Options, p *pair) {
 		setup(o, p)
 		o.Extra = extra
 	}})
