@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -49,5 +50,47 @@ func TestAheadWithoutConnection(t *testing.T) {
 	p.same(t)
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAheadLosesItsBackend between the last answer and the commit: the transaction comes
+// again, and goes the usual way then. That of others is not.
+func TestAheadLosesItsBackend(t *testing.T) {
+	p := newPair(t, true, "CREATE TABLE a (id int PRIMARY KEY)")
+	s := p.open(t)
+	// until gives the commit of a transaction whose changes are all applied.
+	until := func(txn *millrace.Txn) *millrace.Txn {
+		t.Helper()
+		a, err := s.Ahead(t.Context(), txn.XID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(a.Write(t.Context(), clone([]*millrace.Txn{txn})[0], 0), a.Flush(t.Context()), a.Ready(t.Context(), 0)); err != nil {
+			t.Fatal(err)
+		}
+		return &millrace.Txn{XID: txn.XID, Commit: txn.Commit, End: txn.End, Time: txn.Time, Last: true, Phase: millrace.AppliedAhead}
+	}
+	first := p.change(t, "INSERT INTO a SELECT generate_series(1, 1000)")
+	write(t, s, []*millrace.Txn{until(first[0])})
+	p.same(t)
+	second := p.change(t, "INSERT INTO a SELECT generate_series(2001, 3000)")
+	commit := until(second[0])
+	p.dst.SQL(t, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+		WHERE application_name = 'millrace:shop:apply' AND state = 'idle in transaction' AND datname = current_database()`)
+	if err := tryWrite(t, s, []*millrace.Txn{commit}); millrace.KindOf(err) != millrace.KindRetry {
+		t.Errorf("got %v", err)
+	}
+	if cp := reopen(t, s); cp.Commit != first[0].Commit {
+		t.Errorf("the checkpoint is at %v, want %v", cp.Commit, first[0].Commit)
+	}
+	if _, err := s.Ahead(t.Context(), second[0].XID); !errors.Is(err, errAheadFailed) {
+		t.Errorf("it is tried again: %v", err)
+	}
+	write(t, s, second)
+	third := p.change(t, "DELETE FROM a WHERE id < 10")
+	write(t, s, []*millrace.Txn{until(third[0])})
+	p.same(t)
+	if n := s.Stats().Ahead; n != 2 {
+		t.Errorf("%d were committed so", n)
 	}
 }
