@@ -75,6 +75,10 @@ const mostSavepoints = 60
 // Less is played back before they are open.
 const worthAhead = 256 << 10
 
+// mostRowAhead bounds a row, and with it what this takes of the memory budget, which
+// counts the largest rows once.
+const mostRowAhead = 1 << 20
+
 // idleAhead bounds for how long one is held on the target without a change.
 const idleAhead = 5 * time.Minute
 
@@ -109,7 +113,7 @@ func (f *feed) startAhead(t *openTxn) {
 	}
 	t.tried = true
 	ctx, cancel := context.WithCancel(f.ctx)
-	a := &ahead{xid: t.xid, begin: f.src.opt.Ahead, data: t.data.Follow(), more: make(chan struct{}, 1), commit: make(chan struct{}),
+	a := &ahead{xid: t.xid, begin: f.src.opt.Ahead, data: t.data.Follow(mostRowAhead), more: make(chan struct{}, 1), commit: make(chan struct{}),
 		begun: make(chan struct{}), ended: make(chan struct{}), cancel: cancel, idle: f.src.opt.AheadIdle,
 		after: f.asm.given, judge: f.rels.judge()}
 	a.asm = newAssembler(&f.src.memory, f.asm.history, 0, func(t *millrace.Txn) bool {

@@ -20,7 +20,6 @@ import (
 type eager struct {
 	mu                        sync.Mutex
 	begun, dropped, savepoint int
-	ready                     bool
 	refuse                    bool // holds a transaction up before it has begun
 }
 

@@ -1,6 +1,8 @@
 package spool
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,18 +13,23 @@ import (
 // parts of it. It is for one goroutine; a transaction has at most one.
 type Follower struct {
 	txn     *Txn
+	most    int     // bytes of a record
 	frames  *frames // nil until there is a file
 	records []Record
 	dropped []uint32 // since the last call of Next
 	done    bool     // all of it was read
 }
 
-// Follow begins to read at the transaction's start.
-func (t *Txn) Follow() *Follower {
+// ErrTooLong says that a Follower does not take a record.
+var ErrTooLong = errors.New("a row is too large")
+
+// Follow begins to read at the transaction's start. A record of more than most bytes is
+// refused, before it takes memory.
+func (t *Txn) Follow(most int) *Follower {
 	s := t.spool
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.follower = &Follower{txn: t}
+	t.follower = &Follower{txn: t, most: most}
 	return t.follower
 }
 
@@ -69,6 +76,8 @@ func (f *Follower) frame(size int64) error {
 		return damaged(err)
 	case kind == wholeRecords:
 		f.take(content)
+	case kind == firstPiece && int(binary.LittleEndian.Uint32(content[4:])) > f.most:
+		return ErrTooLong
 	case kind == firstPiece:
 		long, err := f.frames.long(content)
 		if err != nil {

@@ -19,7 +19,7 @@ func TestFollow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	s := open(t, Options{})
 	txn, other := s.Begin(), s.Begin()
-	f := txn.Follow()
+	f := txn.Follow(2 * frameSize)
 	type read struct {
 		sub  uint32
 		data []byte
@@ -88,6 +88,17 @@ func TestFollow(t *testing.T) {
 		t.Errorf("%d records were read, there are %d", len(got), n)
 	}
 	if err := errors.Join(r.Close(), f.Close(), txn.Drop()); err != nil {
+		t.Error(err)
+	}
+	long := s.Begin()
+	f2 := long.Follow(2*frameSize - 1)
+	if err := long.Append(1, record(2*frameSize)); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f2.Next(false); !errors.Is(err, ErrTooLong) {
+		t.Errorf("a record that is too long: %v", err)
+	}
+	if err := errors.Join(f2.Close(), long.Drop()); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := f.Next(false); !errors.Is(err, errDropped) {

@@ -38,12 +38,38 @@ func TestSmallestBudget(t *testing.T) {
 				p.source.SQL(t, fmt.Sprintf("BEGIN; INSERT INTO t SELECT i, 'more' FROM generate_series(%d, %d) i; UPDATE t SET v = repeat('y', %d) WHERE id = %d; COMMIT",
 					i*10000+5000, i*10000+8999, size, i*10000+9000))
 			}
+			ahead := p.largeAhead(t, size)
 			p.sync(t)
+			if n := p.committedAhead(t); n < ahead {
+				t.Errorf("%d transactions were applied ahead", n)
+			}
 			t.Logf("%d transactions were applied ahead", p.committedAhead(t))
 			p.within(t, budget)
 			p.finish(t)
 		})
 	}
+}
+
+// largeAhead has a transaction with rows of nearly a mebibyte applied ahead, while others
+// pass that are as large as rows can be.
+func (p *pair) largeAhead(t *testing.T, size int) (transactions int) {
+	t.Helper()
+	exec := session(t, p.source)
+	n := 0
+	exec("BEGIN; INSERT INTO t SELECT i, repeat('z', 1000000) FROM generate_series(100000, 100009) i")
+	rig.Eventually(t, patience, func() bool {
+		n++
+		p.source.SQL(t, fmt.Sprintf("INSERT INTO t VALUES (%d, repeat('x', %d))", -n, size))
+		p.sync(t)
+		return p.ahead(t)
+	}, "the open transaction on the target")
+	for range 2 {
+		n++
+		exec("UPDATE t SET v = v || 'y' WHERE id >= 100000; INSERT INTO t SELECT i, 'few' FROM generate_series(" + fmt.Sprintf("%d, %[1]d + 5000", 200000+n*10000) + ") i")
+		p.source.SQL(t, fmt.Sprintf("INSERT INTO t VALUES (%d, repeat('x', %d))", -n, size))
+	}
+	exec("COMMIT")
+	return 1
 }
 
 // within holds the peak of resident memory against the budget. The collector is told
