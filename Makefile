@@ -61,7 +61,7 @@ interop: rig ## Every case in every way on every pair of versions; foreign progr
 bench: rig build ## Side by side with native replication; see docs/benchmarks.md
 	go run ./bench
 
-bench-kafka: rig ## Beside Debezium on Kafka Connect, six minutes; see docs/benchmarks.md
+bench-kafka: rig ## Beside Debezium on Kafka Connect, and out of Kafka again, eight minutes; see docs/benchmarks.md
 	go run ./bench -mode kafka
 
 bench-results: rig ## Twenty minutes on a quiet machine: results, table and limits that are checked in

@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 )
@@ -45,11 +46,27 @@ func isHalf(s string) bool {
 
 // String gives the form that PostgreSQL prints.
 func (l LSN) String() string {
-	return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l))
+	var room [17]byte
+	return string(l.append(room[:0]))
 }
 
+// AppendText implements encoding.TextAppender.
+func (l LSN) AppendText(b []byte) ([]byte, error) { return l.append(b), nil }
+
 // MarshalText implements encoding.TextMarshaler.
-func (l LSN) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+func (l LSN) MarshalText() ([]byte, error) { return l.append(nil), nil }
+
+func (l LSN) append(b []byte) []byte {
+	return appendHex(append(appendHex(b, uint32(l>>32)), '/'), uint32(l))
+}
+
+func appendHex(b []byte, v uint32) []byte {
+	shift := max(0, bits.Len32(v)-1) &^ 3
+	for ; shift >= 0; shift -= 4 {
+		b = append(b, "0123456789ABCDEF"[v>>shift&15])
+	}
+	return b
+}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (l *LSN) UnmarshalText(b []byte) error {

@@ -67,8 +67,8 @@ func TransactionID(xid uint32, commit millrace.LSN) string {
 // known by now only, where the transaction came in parts; no order between it and
 // the records is lost, since they are in other topics.
 func (w *writer) marks(o *open, at time.Time, pos Position) error {
-	begin := w.mark(o, Begin{Status: statusBegin, ID: o.id, TS: at.UnixMilli(), Position: pos})
-	end := w.mark(o, w.ending(o, at, pos))
+	begin := w.mark(o, appendBegin(make([]byte, 0, markRoom), o.id, at, pos))
+	end := w.mark(o, appendEnd(make([]byte, 0, markRoom), o, at, pos))
 	if err := w.fits(end, fmt.Sprintf("the END of a transaction in %d partitions", len(o.order))); err != nil {
 		return err
 	}
@@ -79,23 +79,65 @@ func (w *writer) marks(o *open, at time.Time, pos Position) error {
 }
 
 // idKey is the key of records that belong to a transaction and to no row.
-func idKey(id string) []byte { return mustJSON(map[string]string{"id": id}) }
-
-// mark makes a record of the transaction topic.
-func (w *writer) mark(o *open, value any) *kgo.Record {
-	return &kgo.Record{Topic: transactionTopic(w.opt.Endpoint.Prefix), Key: o.key,
-		Value: mustJSON(value), Headers: o.common}
+func idKey(id string) []byte {
+	return append(appendName(append(make([]byte, 0, len(id)+9), `{"id":`...), id), '}')
 }
 
-// ending is the END of what was counted.
-func (w *writer) ending(o *open, at time.Time, pos Position) End {
-	e := End{Status: statusEnd, ID: o.id, EventCount: o.events, TS: at.UnixMilli(), Position: pos,
-		Collections: []Collection{}, Partitions: []Partition{}}
-	for _, name := range o.names {
-		e.Collections = append(e.Collections, Collection{name.Schema + "." + name.Name, o.tables[name]})
+// mark makes a record of the transaction topic.
+func (w *writer) mark(o *open, value []byte) *kgo.Record {
+	return &kgo.Record{Topic: transactionTopic(w.opt.Endpoint.Prefix), Key: o.key, Value: value, Headers: o.common}
+}
+
+// markRoom is enough for a transaction in one or two tables.
+const markRoom = 400
+
+// appendBegin and appendEnd append what encoding/json makes of a Begin and an End of
+// what was counted, which took a sixth of the time of small transactions.
+func appendBegin(b []byte, id string, at time.Time, pos Position) []byte {
+	b = appendName(append(b, `{"status":"BEGIN","id":`...), id)
+	b = append(b, `,"event_count":null,"data_collections":null`...)
+	return append(appendPosition(b, at, pos), '}')
+}
+
+func appendEnd(b []byte, o *open, at time.Time, pos Position) []byte {
+	b = appendName(append(b, `{"status":"END","id":`...), o.id)
+	b = strconv.AppendInt(append(b, `,"event_count":`...), int64(o.events), 10)
+	b = append(b, `,"data_collections":[`...)
+	for i, name := range o.names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendName(append(b, `{"data_collection":`...), name.Schema+"."+name.Name)
+		b = append(strconv.AppendInt(append(b, `,"event_count":`...), int64(o.tables[name]), 10), '}')
 	}
-	for _, s := range o.order {
-		e.Partitions = append(e.Partitions, Partition{s.topic, s.partition, o.counts[s]})
+	b = appendPosition(append(b, ']'), at, pos)
+	b = append(b, `,"partitions":[`...)
+	for i, s := range o.order {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendName(append(b, `{"topic":`...), s.topic)
+		b = strconv.AppendInt(append(b, `,"partition":`...), int64(s.partition), 10)
+		b = append(strconv.AppendInt(append(b, `,"count":`...), int64(o.counts[s]), 10), '}')
 	}
-	return e
+	return append(b, "]}"...)
+}
+
+// appendPosition appends the members that both have from ts_ms on.
+func appendPosition(b []byte, at time.Time, pos Position) []byte {
+	b = strconv.AppendInt(append(b, `,"ts_ms":`...), at.UnixMilli(), 10)
+	b = strconv.AppendUint(append(b, `,"xid":`...), uint64(pos.XID), 10)
+	b, _ = pos.Commit.AppendText(append(b, `,"commit_lsn":"`...)) // never an error
+	b, _ = pos.End.AppendText(append(b, `","end_lsn":"`...))      // likewise
+	return append(b, '"')
+}
+
+// appendName appends a string as encoding/json does; almost none has anything to be escaped.
+func appendName(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return append(b, mustJSON(s)...)
+		}
+	}
+	return append(append(append(b, '"'), s...), '"')
 }

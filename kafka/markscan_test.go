@@ -5,12 +5,45 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace"
 )
+
+// What is appended by hand is what encoding/json makes of it.
+func TestMarksAreJSON(t *testing.T) {
+	name := rapid.OneOf(rapid.StringMatching(`[a-z_.-]{1,9}`), rapid.String(), rapid.SampledFrom([]string{`"`, `\`, "<", ">", "&", "\x7f", "é", "\u2028", "\xff"}))
+	rapid.Check(t, func(t *rapid.T) {
+		o := &open{id: name.Draw(t, "id"), events: rapid.Int().Draw(t, "events"), counts: map[slot]int{}, tables: map[millrace.TableName]int{}}
+		at := time.UnixMilli(rapid.Int64Range(-1<<50, 1<<50).Draw(t, "at"))
+		pos := Position{rapid.Uint32().Draw(t, "xid"), millrace.LSN(rapid.Uint64().Draw(t, "commit")), millrace.LSN(rapid.Uint64().Draw(t, "end"))}
+		begin := Begin{Status: statusBegin, ID: o.id, TS: at.UnixMilli(), Position: pos}
+		end := End{Status: statusEnd, ID: o.id, EventCount: o.events, TS: at.UnixMilli(), Position: pos, Collections: []Collection{}, Partitions: []Partition{}}
+		for range rapid.IntRange(0, 3).Draw(t, "n") {
+			table := millrace.TableName{Schema: name.Draw(t, "schema"), Name: name.Draw(t, "table")}
+			place := slot{name.Draw(t, "topic"), rapid.Int32().Draw(t, "partition")}
+			n := rapid.Int().Draw(t, "count")
+			o.names, o.order = append(o.names, table), append(o.order, place)
+			o.tables[table], o.counts[place] = n, n
+		}
+		for _, table := range o.names {
+			end.Collections = append(end.Collections, Collection{table.Schema + "." + table.Name, o.tables[table]})
+		}
+		for _, s := range o.order {
+			end.Partitions = append(end.Partitions, Partition{s.topic, s.partition, o.counts[s]})
+		}
+		for _, c := range []struct{ got, want []byte }{
+			{appendBegin(nil, o.id, at, pos), mustJSON(begin)}, {appendEnd(nil, o, at, pos), mustJSON(end)}, {idKey(o.id), mustJSON(map[string]string{"id": o.id})},
+		} {
+			if string(c.got) != string(c.want) {
+				t.Fatalf("%s\nwant %s", c.got, c.want)
+			}
+		}
+	})
+}
 
 // What an END says is read alike by both ways, and what the writer writes does not need
 // the long one unless a name has to be escaped.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -336,11 +337,16 @@ func TestTooLargeEnd(t *testing.T) {
 		rels = append(rels, relation(uint32(i+1), fmt.Sprintf("a_table_with_a_long_name_%d", i)))
 	}
 	loaded(t, o, rels...)
-	_, err := kadm.NewClient(rawClient(t, k)).AlterTopicConfigs(deadline(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes",
-		Value: kadm.StringPtr("1500")}}, kafka.TopicOf(e.Prefix, rels[0].Name))
+	adm, small := kadm.NewClient(rawClient(t, k)), kafka.TopicOf(e.Prefix, rels[0].Name)
+	_, err := adm.AlterTopicConfigs(deadline(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: kadm.StringPtr("1500")}}, small)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The answer comes before the broker says so to others.
+	rig.Eventually(t, patience, func() bool {
+		all, err := adm.DescribeTopicConfigs(deadline(t), small)
+		return err == nil && len(all) == 1 && slices.ContainsFunc(all[0].Configs, func(c kadm.Config) bool { return c.Key == "max.message.bytes" && c.MaybeValue() == "1500" })
+	}, "the setting is there")
 	s, _ := claimed(t, o)
 	if err := s.Write(deadline(t), txn(1, "v", rels[:2]...)); err != nil {
 		t.Fatal(err)
