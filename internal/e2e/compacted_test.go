@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -44,7 +45,7 @@ func topicsShrink(t *testing.T, k *rig.Kafka, prefix string, behind millrace.LSN
 	t.Helper()
 	alter(t, k, prefix, "min.cleanable.dirty.ratio", "0", tables...)
 	alter(t, k, prefix, "max.compaction.lag.ms", "1", tables...)
-	rig.Eventually(t, patience, func() bool {
+	rig.Eventually(t, 3*patience, func() bool {
 		left := map[string]int{}
 		err := kcheck.Records(t.Context(), k.Brokers(), prefix, kgo.ReadCommitted(), func(r *kgo.Record) {
 			at, err := millrace.ParseLSN(string(krecord.Header(r, "commit_lsn")))
@@ -132,6 +133,40 @@ func TestCompactedPrefix(t *testing.T) {
 	r.sync(t)
 	r.equal(t)
 	change(5) // nothing is missing here
+	r.sync(t)
+	rounds := 2
+	if full() {
+		rounds = 20
+	}
+	for n := range rounds { // compacted and killed all the while
+		var load sync.WaitGroup
+		load.Go(func() {
+			if _, err := r.source.Server.TryQuery(r.source.Name, rewrites(6+n)); err != nil {
+				t.Error(err)
+			}
+		})
+		r.Kill(t)
+		r.Start(t)
+		if n%4 == 3 {
+			r.in.Kill(t)
+			r.in.Start(t)
+		}
+		load.Wait()
+		if n%5 == 4 { // it is overtaken by the cleaner
+			r.Kill(t)
+			behind := topicsShrink(t, r.kafka, r.prefix, 0, "account")
+			change(100 + n)
+			change(200 + n)
+			topicsShrink(t, r.kafka, r.prefix, behind, "account", "entry")
+			r.Start(t)
+			r.Kill(t)
+			r.Start(t)
+		}
+		if n%8 == 7 {
+			r.sync(t)
+			r.equal(t)
+		}
+	}
 	r.sync(t)
 	rig.Eventually(t, patience, func() bool { return r.status(t, "state") == "streaming" && r.status(t, "condition") == "" }, "all is whole")
 	if got := r.target.Query(t, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"); got != "1" {
