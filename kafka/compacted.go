@@ -164,7 +164,8 @@ func (r *Reader) mend(ctx context.Context) (err error) {
 	return err
 }
 
-// atHead moves since: all that comes before the end that was fetched was given out.
+// atHead moves since if all that comes before the end that was fetched was given out. It is
+// called between transactions.
 func (r *Reader) atHead() {
 	c, p := &r.compacted, r.order()
 	if c.headAt > 0 && (len(p.queue) == 0 || p.queue[0].Offset >= c.headAt) {

@@ -2,9 +2,12 @@ package kafka_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -200,12 +203,14 @@ func TestReaderOfACompactedLogStops(t *testing.T) {
 		keeps  string
 		unsent bool // by the second transaction
 		early  bool // the first is read before anything is compacted
+		long   bool // and that long ago
 		policy string
 		want   string
 		kind   millrace.Kind
 	}{
 		"unsent":                    {keeps: "86400000", unsent: true, policy: "compact", want: "TOAST", kind: millrace.KindResync},
 		"unsent in one with a hole": {keeps: "86400000", unsent: true, early: true, policy: "compact", want: "TOAST", kind: millrace.KindResync},
+		"deletes since long ago":    {keeps: "86400000", early: true, long: true, policy: "compact", want: "deletes may be among them", kind: millrace.KindResync},
 		"deletes":                   {keeps: "0", policy: "compact", want: "deletes may be among them", kind: millrace.KindResync},
 		"age":                       {keeps: "86400000", policy: "compact,delete", want: "by their age as well", kind: millrace.KindPreflight},
 	} {
@@ -223,6 +228,10 @@ func TestReaderOfACompactedLogStops(t *testing.T) {
 			if c.early {
 				x, _ := whole(t, openReader(t, kafka.ReaderOptions{Endpoint: e, History: history}))
 				cursor = x.Cursor
+				if c.long { // the time stands behind the version, in seconds
+					_, k := binary.Uvarint(cursor[1:])
+					cursor = slices.Concat(cursor[:1], binary.AppendUvarint(nil, uint64(time.Now().Add(-23*time.Hour).Unix())), cursor[1+k:])
+				}
 			}
 			update := set(a, millrace.Update, 1, "")
 			if c.unsent {

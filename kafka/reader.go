@@ -268,6 +268,7 @@ func (r *Reader) ready(ctx context.Context) (*millrace.Txn, error) {
 		return t, r.fail(err)
 	}
 	for r.end == nil {
+		r.atHead()
 		if r.compacted.torn {
 			if err := r.mend(ctx); err != nil {
 				return nil, r.fail(err)
