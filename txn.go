@@ -46,7 +46,8 @@ type Txn struct {
 	// Size is the memory that the part holds, in bytes: tuples and structs.
 	Size int64
 
-	free func(*Txn)
+	free   func(*Txn)
+	stored func()
 }
 
 // Phase says what has happened to a transaction. A source gives only committed
@@ -94,9 +95,24 @@ func (t *Txn) Idle() bool { return t.Commit == 0 && t.Chunk == nil && t.Phase ==
 // OnRelease sets what Release calls. The maker of the Txn owns its memory.
 func (t *Txn) OnRelease(free func(*Txn)) { t.free = free }
 
+// OnStored sets what is called once the destination has committed t, or has let go
+// of it for good: for a maker that has only so much under way. It must not block.
+func (t *Txn) OnStored(stored func()) { t.stored = stored }
+
+// Stored takes what OnStored has set, nil if there is nothing. It is for a sink that
+// commits t later than it releases it, and calls it behind the commit. Release calls
+// what nobody has taken.
+func (t *Txn) Stored() (stored func()) {
+	stored, t.stored = t.stored, nil
+	return stored
+}
+
 // Release gives the memory back to its maker. Whoever holds the Txn last calls
 // it once; neither the Txn nor any Row or Value of it may be used afterwards.
 func (t *Txn) Release() {
+	if stored := t.Stored(); stored != nil {
+		stored()
+	}
 	if f := t.free; f != nil {
 		t.free = nil
 		f(t)

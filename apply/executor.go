@@ -50,6 +50,8 @@ type executor struct {
 	untold   bool // the batch's own flight has committed it, see publish
 	deferred bool // SET CONSTRAINTS ALL DEFERRED holds
 	batches  int  // of the open target transaction that have succeeded
+	// stored are to be called once what x.cp is the progress of is committed.
+	stored []func()
 	// oneFlight is the most changes of a batch that is counted at the server.
 	oneFlight int
 	// forced is the transaction whose parts all go row by row.
@@ -271,6 +273,7 @@ func (x *executor) finish(ctx context.Context, b *batch) error {
 	}
 	if !b.open {
 		x.cp = cp
+		x.awaitStored(b)
 	}
 	if commit {
 		x.state, x.untold = txNone, true
@@ -405,7 +408,24 @@ func (x *executor) told() error {
 	}
 	x.stats.groups.Add(1)
 	x.commits(x.cp)
+	for _, stored := range x.stored {
+		stored()
+	}
+	clear(x.stored)
+	x.stored = x.stored[:0]
 	return nil
+}
+
+// awaitStored takes from the batch's chunks what is called behind its COMMIT.
+func (x *executor) awaitStored(b *batch) {
+	for _, t := range b.txns {
+		if t.Chunk == nil {
+			continue
+		}
+		if stored := t.Stored(); stored != nil {
+			x.stored = append(x.stored, stored)
+		}
+	}
 }
 
 // awaitAll reads the answer to a COMMIT that went ahead, if there was one, and

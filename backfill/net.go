@@ -33,12 +33,12 @@ func (s *Source) limited(l *load) bool {
 }
 
 // A chunk of a limited table does not wait any more after so many in a row that have
-// waited for that long, or of which so much changed meanwhile that they could not be
+// waited for that long, or of whose rows so much changed meanwhile that they could not be
 // used: behind a stream that always lags the load would make no headway. Then what the
 // destination refuses is read again.
 const (
 	mostLate = 10
-	longWait = 5 * time.Second
+	longWait = time.Minute
 )
 
 // waited counts the chunks that were late.

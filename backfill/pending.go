@@ -22,12 +22,18 @@ type pending struct {
 	held   []held
 	size   int64 // of what is held, in bytes
 	void   bool  // not to be used
+	// narrowed says that its range was cut behind its last row, see narrow.
+	narrowed bool
 
 	view snapshot.View
 	rows *snapshot.Rows
 	// taken tells the reader whether the chunk was used, and of a table that is read in
 	// one piece also that the last part was.
 	taken chan bool
+	// stored is closed once the destination has committed the chunk, and after is that
+	// of the chunk that its reader gave away before: see offer.
+	stored chan struct{}
+	after  <-chan struct{}
 
 	// Of a table that is read in one piece:
 	pieces chan *snapshot.Rows
@@ -79,13 +85,7 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 	if p.void || l.emptying {
 		return nil, nil
 	}
-	upto := []byte(nil) // all of the range
-	switch {
-	case !p.rows.Final && len(p.rows.Keys) > 0:
-		upto = p.rows.Keys[len(p.rows.Keys)-1]
-	case p.cut:
-		upto = p.in.Upto
-	}
+	upto := p.end()
 	if p.unclear() {
 		return nil, nil
 	}

@@ -32,6 +32,7 @@ func (s *Source) work(ctx context.Context) {
 		}
 	}()
 	pause := retryFirst
+	var after <-chan struct{}
 	for {
 		p, l := s.next(ctx)
 		if p == nil && l == nil {
@@ -41,9 +42,10 @@ func (s *Source) work(ctx context.Context) {
 		if p == nil {
 			err = s.cut(ctx, &r, l)
 		} else {
-			l = p.load
+			l, p.after = p.load, after
 			err = s.readOn(ctx, &r, p)
 			s.giveUp(p)
+			after = p.after
 		}
 		switch {
 		case err == nil:
@@ -167,7 +169,7 @@ func (s *Source) beginRange(l *load, i int) *pending {
 }
 
 func (s *Source) begin(l *load, in snapshot.Range, key []byte) *pending {
-	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), passed: s.passed, taken: make(chan bool, 2)}
+	return &pending{load: l, in: in, key: key, before: slices.Clone(s.delivered), passed: s.passed, taken: make(chan bool, 2), stored: make(chan struct{})}
 }
 
 // wakeWorkers has those who read chunks look for work.
@@ -185,7 +187,7 @@ func (s *Source) giveUp(p *pending) {
 		s.whole = nil
 	}
 	if i := p.load.find(p); i >= 0 {
-		p.load.segments[i].pending = nil
+		p.load.widen(i)
 	}
 	if h := p.load.holes[string(p.key)]; p.key != nil && h != nil && h.pending == p {
 		h.pending = nil
@@ -304,23 +306,6 @@ func (s *Source) usable(p *pending) bool {
 		return false
 	}
 	return !slices.ContainsFunc(p.before, func(xid uint32) bool { return !p.view.Sees(xid) })
-}
-
-// offer has the chunk given away and waits until it was, or can't be.
-func (s *Source) offer(ctx context.Context, p *pending) (used bool, err error) {
-	if err := s.decided(ctx, p); err != nil {
-		return false, err
-	}
-	s.mu.Lock()
-	s.ready = append(s.ready, p)
-	s.wakeLocked()
-	s.mu.Unlock()
-	select {
-	case used = <-p.taken:
-		return used, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	}
 }
 
 // readWhole reads a table that has no key, in one transaction of many parts. From

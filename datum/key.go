@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"math"
 	"strconv"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/datum/tuple"
 )
 
 // Collation is what must be known of the collation of text to compare it.
@@ -21,10 +21,9 @@ const (
 	CollationNondeterministic                  // different bytes may be equal
 )
 
-// Key makes key bytes of the values of one column, in the tuple layout of
-// FoundationDB (design document "tuple.md"), with a code of its own for
-// numeric. A key of several columns is their concatenation: no encoding is the
-// beginning of another.
+// Key makes key bytes of the values of one column, in the layout of package
+// tuple, with a code of its own for numeric. A key of several columns is their
+// concatenation.
 type Key struct {
 	// Ordered says that the order of the bytes is that of ORDER BY … NULLS FIRST.
 	Ordered bool
@@ -36,18 +35,10 @@ type Key struct {
 	c    *Codec
 }
 
-// Codes of the tuple layout; keyNumeric is from its range for users.
+// Codes beside those of package tuple.
 const (
-	keyNull    = 0x00
-	keyBytes   = 0x01
-	keyText    = 0x02
-	keyZero    = 0x14
-	keyDouble  = 0x21
-	keyFalse   = 0x26
-	keyTrue    = 0x27
-	keyUUID    = 0x30
-	keyNumeric = 0x40
-	keyAny     = 0x41
+	keyNumeric = tuple.User
+	keyAny     = tuple.User + 1
 )
 
 // keyForm writes values of one type and reads them back as PostgreSQL's text.
@@ -80,7 +71,7 @@ func NewKey(t *Type, mod int32, collation Collation) *Key {
 func (k *Key) Append(dst []byte, v millrace.Value) ([]byte, error) {
 	switch v.Kind {
 	case millrace.Null:
-		return append(dst, keyNull), nil
+		return append(dst, tuple.Null), nil
 	case millrace.Unchanged:
 		return dst, errUnchanged
 	}
@@ -90,15 +81,13 @@ func (k *Key) Append(dst []byte, v millrace.Value) ([]byte, error) {
 	return dst, err
 }
 
-var errKey = errors.New("malformed key bytes")
-
 // AppendText takes the first value off key and appends PostgreSQL's text for
 // it. Only what is Ordered can be read back.
 func (k *Key) AppendText(dst, key []byte) (text []byte, null bool, rest []byte, err error) {
 	if len(key) == 0 || !k.Ordered {
-		return dst, false, nil, errKey
+		return dst, false, nil, tuple.ErrMalformed
 	}
-	if key[0] == keyNull {
+	if key[0] == tuple.Null {
 		return dst, true, key[1:], nil
 	}
 	dst, rest, err = k.form.get(dst, key)
@@ -171,20 +160,17 @@ func putBool(_ *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 	if len(v.Raw) != 1 {
 		return dst, malformed("bool", v.Raw)
 	}
-	if v.Raw[0] == 't' || v.Raw[0] == 1 {
-		return append(dst, keyTrue), nil
-	}
-	return append(dst, keyFalse), nil
+	return tuple.AppendBool(dst, v.Raw[0] == 't' || v.Raw[0] == 1), nil
 }
 
 func getBool(dst, key []byte) (text, rest []byte, err error) {
 	switch key[0] {
-	case keyTrue:
+	case tuple.True:
 		return append(dst, 't'), key[1:], nil
-	case keyFalse:
+	case tuple.False:
 		return append(dst, 'f'), key[1:], nil
 	}
-	return dst, nil, errKey
+	return dst, nil, tuple.ErrMalformed
 }
 
 func intValue(v millrace.Value, signed bool) (int64, error) {
@@ -233,63 +219,26 @@ func timestampOfNumber(zone string) func([]byte, int64) []byte {
 	}
 }
 
-// putInt: the code says sign and number of bytes; negative numbers have their
-// bytes complemented.
 func putInt(of func(millrace.Value) (int64, error)) func(*Codec, []byte, millrace.Value) ([]byte, error) {
 	return func(_ *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 		n, err := of(v)
 		if err != nil {
 			return dst, err
 		}
-		return appendKeyInt(dst, n), nil
+		return tuple.AppendInt(dst, n), nil
 	}
-}
-
-func appendKeyInt(dst []byte, n int64) []byte {
-	u, sign := uint64(n), 1
-	if n < 0 {
-		u, sign = -u, -1
-	}
-	size := 0
-	for rest := u; rest > 0; rest >>= 8 {
-		size++
-	}
-	if n < 0 {
-		u = ^u
-	}
-	dst = append(dst, byte(keyZero+sign*size))
-	for i := size - 1; i >= 0; i-- {
-		dst = append(dst, byte(u>>(8*i)))
-	}
-	return dst
 }
 
 func getInt(write func([]byte, int64) []byte) func(dst, key []byte) (text, rest []byte, err error) {
 	return func(dst, key []byte) (_, _ []byte, err error) {
-		size := int(key[0]) - keyZero
-		neg := size < 0
-		if neg {
-			size = -size
+		n, rest, err := tuple.CutInt(key)
+		if err != nil {
+			return dst, nil, err
 		}
-		if size > 8 || len(key) < 1+size {
-			return dst, nil, errKey
-		}
-		var u uint64
-		for _, b := range key[1 : 1+size] {
-			if neg {
-				b = ^b
-			}
-			u = u<<8 | uint64(b)
-		}
-		if neg {
-			u = -u
-		}
-		return write(dst, int64(u)), key[1+size:], nil
+		return write(dst, n), rest, nil
 	}
 }
 
-// putDouble: IEEE bits with the sign flipped, or all of them when negative. All
-// NaN are one, and so are the zeros, as in SQL.
 func putDouble(c *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 	text, err := c.push(v)
 	if err != nil {
@@ -299,32 +248,15 @@ func putDouble(c *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	switch {
-	case f == 0:
-		f = 0 // also minus zero
-	case math.IsNaN(f):
-		f = math.NaN()
-	}
-	u := math.Float64bits(f)
-	if u>>63 != 0 {
-		u = ^u
-	} else {
-		u |= 1 << 63
-	}
-	return binary.BigEndian.AppendUint64(append(dst, keyDouble), u), nil
+	return tuple.AppendDouble(dst, f), nil
 }
 
 func getDouble(dst, key []byte) (text, rest []byte, err error) {
-	if key[0] != keyDouble || len(key) < 9 {
-		return dst, nil, errKey
+	f, rest, err := tuple.CutDouble(key)
+	if err != nil {
+		return dst, nil, err
 	}
-	u := binary.BigEndian.Uint64(key[1:])
-	if u>>63 != 0 {
-		u &^= 1 << 63
-	} else {
-		u = ^u
-	}
-	return appendFloat(dst, math.Float64frombits(u), 64), key[9:], nil
+	return appendFloat(dst, f, 64), rest, nil
 }
 
 // Classes of numeric, in order.
@@ -394,7 +326,7 @@ func putNumeric(c *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 
 func getNumeric(dst, key []byte) (text, rest []byte, err error) {
 	if len(key) < 2 || key[0] != keyNumeric {
-		return dst, nil, errKey
+		return dst, nil, tuple.ErrMalformed
 	}
 	class, rest := key[1], key[2:]
 	switch class {
@@ -413,12 +345,12 @@ func getNumeric(dst, key []byte) (text, rest []byte, err error) {
 		dst = append(dst, '-')
 	}
 	if len(rest) < 5 {
-		return dst, nil, errKey
+		return dst, nil, tuple.ErrMalformed
 	}
 	power := int64(binary.BigEndian.Uint32(rest)^uint32(flip)*0x01010101) - 1<<31
 	digits, rest, ok := bytes.Cut(rest[4:], []byte{flip})
 	if !ok || power > 1<<18 || power < -1<<18 {
-		return dst, nil, errKey
+		return dst, nil, tuple.ErrMalformed
 	}
 	if power < 0 {
 		dst = append(dst, '0', '.')
@@ -439,7 +371,7 @@ func getNumeric(dst, key []byte) (text, rest []byte, err error) {
 }
 
 func putUUID(_ *Codec, dst []byte, v millrace.Value) (_ []byte, err error) {
-	dst = append(dst, keyUUID)
+	dst = append(dst, tuple.UUID)
 	if v.Kind == millrace.Binary {
 		return append(dst, v.Raw...), nil
 	}
@@ -455,47 +387,23 @@ func putUUID(_ *Codec, dst []byte, v millrace.Value) (_ []byte, err error) {
 }
 
 func getUUID(dst, key []byte) (text, rest []byte, err error) {
-	if key[0] != keyUUID || len(key) < 17 {
-		return dst, nil, errKey
+	id, rest, err := tuple.CutUUID(key)
+	if err != nil {
+		return dst, nil, err
 	}
-	return appendUUID(dst, key[1:17]), key[17:], nil
-}
-
-// escapeZeros appends s with 00 as 00 FF, and 00 at the end.
-func escapeZeros(dst, s []byte) []byte {
-	for _, b := range s {
-		if dst = append(dst, b); b == 0 {
-			dst = append(dst, 0xFF)
-		}
-	}
-	return append(dst, 0)
-}
-
-func unescapeZeros(dst, key []byte) (text, rest []byte, err error) {
-	for i := 0; i < len(key); i++ {
-		if key[i] == 0 {
-			if i+1 >= len(key) || key[i+1] != 0xFF {
-				return dst, key[i+1:], nil
-			}
-			dst = append(dst, 0)
-			i++
-			continue
-		}
-		dst = append(dst, key[i])
-	}
-	return dst, nil, errKey
+	return appendUUID(dst, id), rest, nil
 }
 
 func putBytea(c *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 	a, err := byteaLeaf.get(c, v)
-	return escapeZeros(append(dst, keyBytes), a.s), err
+	return tuple.AppendString(dst, tuple.Bytes, a.s), err
 }
 
 func getBytea(dst, key []byte) (text, rest []byte, err error) {
-	if key[0] != keyBytes {
-		return dst, nil, errKey
+	if key[0] != tuple.Bytes {
+		return dst, nil, tuple.ErrMalformed
 	}
-	raw, rest, err := unescapeZeros(nil, key[1:])
+	raw, rest, err := tuple.CutString(nil, key)
 	return hex.AppendEncode(append(dst, '\\', 'x'), raw), rest, err
 }
 
@@ -506,15 +414,15 @@ func putText(padded bool) func(*Codec, []byte, millrace.Value) ([]byte, error) {
 		if padded {
 			text = bytes.TrimRight(text, " ")
 		}
-		return escapeZeros(append(dst, keyText), text), err
+		return tuple.AppendString(dst, tuple.Text, text), err
 	}
 }
 
 func getText(dst, key []byte) (text, rest []byte, err error) {
-	if key[0] != keyText {
-		return dst, nil, errKey
+	if key[0] != tuple.Text {
+		return dst, nil, tuple.ErrMalformed
 	}
-	return unescapeZeros(dst, key[1:])
+	return tuple.CutString(dst, key)
 }
 
 // putInterval: SQL takes a month for 30 days and a day for 24 hours when it
@@ -525,5 +433,5 @@ func putInterval(_ *Codec, dst []byte, v millrace.Value) ([]byte, error) {
 		return dst, err
 	}
 	days, micros := floorDiv(iv.micros, microsInDay)
-	return appendKeyInt(appendKeyInt(dst, days+int64(iv.days)+30*int64(iv.months)), micros), nil
+	return tuple.AppendInt(tuple.AppendInt(dst, days+int64(iv.days)+30*int64(iv.months)), micros), nil
 }

@@ -30,6 +30,7 @@ type batch struct {
 
 	chunks int                                  // and marks of loads beside the stream
 	marks  map[millrace.TableName]millrace.Mark // how far these loads have come
+	stored []func()                             // called once it is committed
 
 	large   *spool.Txn // its records, before those of the batch
 	control []*kgo.Record

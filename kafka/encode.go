@@ -248,6 +248,9 @@ func (w *writer) end(t *millrace.Txn) error {
 	if t.Chunk != nil {
 		b.idle = max(b.idle, t.End)
 		b.chunks++
+		if stored := t.Stored(); stored != nil {
+			b.stored = append(b.stored, stored)
+		}
 	} else {
 		b.commit, b.end, b.xid, b.time = t.Commit, t.End, t.XID, t.Time
 		b.txns++

@@ -124,6 +124,9 @@ func (w *writer) run(ctx context.Context) {
 			return
 		}
 		w.pos.advance(w.cp.Acked)
+		for _, stored := range b.stored {
+			stored()
+		}
 	}
 }
 

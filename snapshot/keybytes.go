@@ -4,26 +4,17 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/datum/tuple"
 )
 
-// Keys as bytes have the layout of FoundationDB's tuple layer (design/tuple.md of
-// that project): where every column of a key is of a kind whose order is known
-// here, bytes compare as the server orders the keys. Values of other types are
-// kept as they came, with a letter for their form in front, and their order is
-// asked for at the server.
-const (
-	codeBytes   = 0x01
-	codeText    = 0x02
-	codeIntZero = 0x14
-	codeFalse   = 0x26
-	codeTrue    = 0x27
-	codeUUID    = 0x30
-)
+// Keys as bytes have the layout of package tuple: where every column of a key is of a
+// kind whose order is known here, bytes compare as the server orders the keys. Values of
+// other types are kept as they came, with a letter for their form in front, and their
+// order is asked for at the server.
 
 // kind is how a column's values stand in key bytes.
 type kind byte
@@ -39,7 +30,7 @@ const (
 	kindBool
 )
 
-var errKey = errors.New("malformed key")
+var errKey = tuple.ErrMalformed
 
 // appendKey appends one value.
 func appendKey(b []byte, k kind, v *millrace.Value) ([]byte, error) {
@@ -50,7 +41,7 @@ func appendKey(b []byte, k kind, v *millrace.Value) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return appendInt(b, n), nil
+		return tuple.AppendInt(b, n), nil
 	case kindUUID:
 		if v.Kind == millrace.Text {
 			var err error
@@ -61,7 +52,7 @@ func appendKey(b []byte, k kind, v *millrace.Value) ([]byte, error) {
 		if len(raw) != 16 {
 			return nil, errKey
 		}
-		return append(append(b, codeUUID), raw...), nil
+		return append(append(b, tuple.UUID), raw...), nil
 	case kindBytes:
 		if v.Kind == millrace.Text {
 			if !bytes.HasPrefix(raw, []byte(`\x`)) {
@@ -72,21 +63,16 @@ func appendKey(b []byte, k kind, v *millrace.Value) ([]byte, error) {
 				return nil, errKey
 			}
 		}
-		return appendEscaped(append(b, codeBytes), raw), nil
+		return tuple.AppendString(b, tuple.Bytes, raw), nil
 	case kindText:
-		return appendEscaped(append(b, codeText), raw), nil
+		return tuple.AppendString(b, tuple.Text, raw), nil
 	case kindBool:
 		if len(raw) != 1 {
 			return nil, errKey
 		}
-		if raw[0] == 't' || v.Kind == millrace.Binary && raw[0] != 0 {
-			return append(b, codeTrue), nil
-		}
-		return append(b, codeFalse), nil
+		return tuple.AppendBool(b, raw[0] == 't' || v.Kind == millrace.Binary && raw[0] != 0), nil
 	}
-	b = append(b, codeBytes)
-	b = append(b, byte(v.Kind))
-	return appendEscaped(b, raw), nil
+	return tuple.AppendString(b, tuple.Bytes, []byte{byte(v.Kind)}, raw), nil
 }
 
 func intOf(v *millrace.Value) (int64, error) {
@@ -108,104 +94,40 @@ func intOf(v *millrace.Value) (int64, error) {
 	return 0, errKey
 }
 
-// appendInt writes the sign and the number of bytes as one code, and then the
-// bytes, for a negative number complemented.
-func appendInt(b []byte, n int64) []byte {
-	u := uint64(n)
-	if n < 0 {
-		u = uint64(-n)
-	}
-	size := 0
-	for x := u; x > 0; x >>= 8 {
-		size++
-	}
-	if n < 0 {
-		b = append(b, byte(codeIntZero-size))
-		u = ^u
-	} else {
-		b = append(b, byte(codeIntZero+size))
-	}
-	for i := size - 1; i >= 0; i-- {
-		b = append(b, byte(u>>(8*i)))
-	}
-	return b
-}
-
-func appendEscaped(b, raw []byte) []byte {
-	for _, c := range raw {
-		b = append(b, c)
-		if c == 0 {
-			b = append(b, 0xff)
-		}
-	}
-	return append(b, 0)
-}
-
 // cutKey reads one value off the front. It is in a form that the server takes
 // for the column's type.
-func cutKey(b []byte, k kind) (millrace.Value, []byte, error) {
-	var none millrace.Value
+func cutKey(b []byte, k kind) (v millrace.Value, rest []byte, err error) {
 	if len(b) == 0 {
-		return none, nil, errKey
+		return v, nil, errKey
 	}
-	code, b := b[0], b[1:]
-	switch {
-	case code == codeTrue:
-		return millrace.Value{Kind: millrace.Text, Raw: []byte("t")}, b, nil
-	case code == codeFalse:
-		return millrace.Value{Kind: millrace.Text, Raw: []byte("f")}, b, nil
-	case code == codeUUID && len(b) >= 16:
-		return millrace.Value{Kind: millrace.Binary, Raw: b[:16]}, b[16:], nil
-	case code >= codeIntZero-8 && code <= codeIntZero+8:
-		n, rest, err := cutInt(code, b)
+	switch code := b[0]; {
+	case code == tuple.True:
+		return millrace.Value{Kind: millrace.Text, Raw: []byte("t")}, b[1:], nil
+	case code == tuple.False:
+		return millrace.Value{Kind: millrace.Text, Raw: []byte("f")}, b[1:], nil
+	case code == tuple.UUID:
+		v.Kind = millrace.Binary
+		v.Raw, rest, err = tuple.CutUUID(b)
+		return v, rest, err
+	case tuple.IsInt(code):
+		n, rest, err := tuple.CutInt(b)
 		return intValue(k, n), rest, err
-	case code != codeBytes && code != codeText:
-		return none, nil, errKey
+	case code == tuple.Text:
+		v.Kind = millrace.Text
+	case code == tuple.Bytes:
+		v.Kind = millrace.Binary
+	default:
+		return v, nil, errKey
 	}
-	form := millrace.Text
-	if code == codeBytes {
-		form = millrace.Binary
-		if k != kindBytes {
-			if len(b) == 0 || b[0] != byte(millrace.Text) && b[0] != byte(millrace.Binary) {
-				return none, nil, errKey
-			}
-			form, b = millrace.ValueKind(b[0]), b[1:]
+	raw, rest, err := tuple.CutString([]byte{}, b)
+	if err == nil && v.Kind == millrace.Binary && k != kindBytes {
+		if len(raw) == 0 || raw[0] != byte(millrace.Text) && raw[0] != byte(millrace.Binary) {
+			return v, nil, errKey
 		}
+		v.Kind, raw = millrace.ValueKind(raw[0]), raw[1:]
 	}
-	raw := []byte{}
-	for i := 0; i < len(b); i++ {
-		switch {
-		case b[i] != 0:
-			raw = append(raw, b[i])
-		case i+1 < len(b) && b[i+1] == 0xff:
-			raw = append(raw, 0)
-			i++
-		default:
-			return millrace.Value{Kind: form, Raw: raw}, b[i+1:], nil
-		}
-	}
-	return none, nil, errKey
-}
-
-func cutInt(code byte, b []byte) (int64, []byte, error) {
-	size, negative := int(code)-codeIntZero, code < codeIntZero
-	if negative {
-		size = -size
-	}
-	if len(b) < size {
-		return 0, nil, errKey
-	}
-	var u uint64
-	for _, c := range b[:size] {
-		if negative {
-			c = ^c
-		}
-		u = u<<8 | uint64(c)
-	}
-	if negative {
-		return -int64(u), b[size:], nil
-	}
-	return int64(u), b[size:], nil
+	v.Raw = raw
+	return v, rest, err
 }
 
 // intValue gives a number in the form that the column's type has: for dates and
@@ -283,11 +205,11 @@ func (t *ChunkTable) SameForm(key []byte) (bool, error) {
 			if t.formats[c.Index] == 1 {
 				form = millrace.Binary
 			}
-			if key[0] != codeBytes || key[1] != byte(form) {
+			if key[0] != tuple.Bytes || key[1] != byte(form) {
 				return false, nil
 			}
 		case kindDate, kindTime:
-			if key[0] == codeBytes {
+			if key[0] == tuple.Bytes {
 				return false, nil
 			}
 		}

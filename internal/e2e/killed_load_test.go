@@ -23,47 +23,90 @@ INSERT INTO a SELECT i, 0, repeat(md5(i::text), 20) FROM generate_series(1, %[1]
 INSERT INTO b SELECT 'name' || i %% 900, i / 7.0, 0, i FROM generate_series(1, %[1]d) i;
 INSERT INTO c SELECT i %% 50, i FROM generate_series(1, 300) i;`
 
+// wideSchema has a table whose rows have half a page each, of which not all is sent
+// with a change.
+const wideSchema = `
+CREATE TABLE wide (id bigint PRIMARY KEY, n int NOT NULL DEFAULT 0, pad text);
+ALTER TABLE wide ALTER pad SET STORAGE EXTERNAL;
+INSERT INTO wide SELECT i, 0, repeat(md5(i::text), 140) FROM generate_series(1, %[1]d) i;
+ANALYZE wide;`
+
+// wideChanges change some rows of it, and move others to the other end of its key.
+func wideChanges(rows int) func(*rand.Rand) string {
+	return func(rng *rand.Rand) string {
+		return fmt.Sprintf(`UPDATE wide SET n = n + 1 WHERE id BETWEEN %[1]d AND %[1]d + 5; DELETE FROM wide WHERE id = %[1]d + 7;
+			UPDATE wide SET id = -id WHERE id = %[1]d + 2; UPDATE wide SET id = -id WHERE id = -%[2]d;`, 1+rng.IntN(rows), 1+rng.IntN(rows))
+	}
+}
+
+// sizes are the rows of the tables: of a and b, and of wide.
+type sizes struct{ rows, wide int }
+
+// bytes is about what a load of them reads.
+func (s sizes) bytes() int { return s.rows*800 + s.wide*4600 }
+
+func (s sizes) schema() string {
+	return fmt.Sprintf(killedSchema, s.rows) + fmt.Sprintf(wideSchema, s.wide)
+}
+
 // TestKillsOfALoad kills the program at random moments of a first load while
-// clients write. Each time it goes on where it was: what was copied stays, and in
-// the end both sides are equal.
+// clients write. Each time it goes on where it was: what was copied stays, no more than
+// two chunks for each reader are read again, and in the end both sides are equal.
+//
+// In the long form the wide table is so large that several readers share it: beside the
+// stream from 64 MiB on, and under one snapshot, by ranges of its key, from 1 GiB on.
 func TestKillsOfALoad(t *testing.T) {
 	t.Parallel()
-	majors, kills, rows := []int{rig.Newest}, 3, 3000
+	majors, kills := []int{rig.Newest}, 3
 	if full() {
-		majors, kills, rows = []int{16, 17, 18}, 20, 40000
+		majors, kills = []int{16, 17, 18}, 20
 	}
 	for _, mode := range []string{"incremental", "consistent"} {
+		size := sizes{3000, 300}
+		switch {
+		case full() && mode == "consistent":
+			size = sizes{10_000, 260_000}
+		case full():
+			size = sizes{10_000, 30_000}
+		}
 		for _, major := range majors {
 			t.Run(fmt.Sprintf("%s/%d", mode, major), func(t *testing.T) {
-				t.Parallel()
-				killLoad(t, mode, major, kills, rows)
+				if !full() {
+					t.Parallel()
+				}
+				killLoad(t, mode, major, kills, size)
 			})
 		}
 	}
 }
 
-func killLoad(t *testing.T, mode string, major, kills, rows int) {
-	// The load is to take about a second for each kill.
-	rate := rows * 2000 / kills
-	p := newPair(t, plan{source: rig.Shared(t, major), schema: fmt.Sprintf(killedSchema, rows),
+func killLoad(t *testing.T, mode string, major, kills int, size sizes) {
+	// The load is to take about a second for each kill, and twice that in the long form,
+	// where it must not be over before the last one.
+	rate, readers := size.bytes()/kills, 2
+	if full() {
+		rate, readers = rate/2, 3
+	}
+	p := newPair(t, plan{source: rig.Shared(t, major), schema: size.schema(),
 		options: func(o *blackbox.Options, _ *pair) {
-			o.Extra += fmt.Sprintf("snapshot: {mode: %s, rate: %d, parallel: 2}\n", mode, rate)
+			o.Extra += fmt.Sprintf("snapshot: {mode: %s, rate: %d, parallel: %d}\n", mode, rate, readers)
 		}})
-	stop := churn(t, p, rows)
+	counted := countRepeats(t, p.source, readers)
+	stop := churnAnd(t, p, size.rows, wideChanges(size.wide))
 	rng := rand.New(rand.NewPCG(1, uint64(major)))
-	copied, killed := 0, 0
+	copied := 0
 	complete := func() bool {
 		n, err := p.target.Server.TryQuery(p.target.Name, "SELECT count(consistent_from) FROM millrace.job")
 		return err == nil && n == "1"
 	}
-	for range kills {
+	for counted.kills < kills {
 		p.Start(t, "--bootstrap")
 		before := copied
 		rig.Eventually(t, patience, func() bool {
 			copied = max(copied, loadedRows(p))
 			return copied > before || !p.Running() || complete()
 		}, "the load goes on")
-		if killed > 0 && complete() {
+		if counted.kills > 0 && complete() {
 			break // sooner than it was meant to be: the machine was slow to kill it
 		}
 		rig.Linger(t, time.Duration(rng.IntN(400))*time.Millisecond, "a random moment of the load")
@@ -71,20 +114,29 @@ func killLoad(t *testing.T, mode string, major, kills, rows int) {
 			t.Fatalf("the program ended with code %d\n%s", p.ExitCode(), p.Log(20))
 		}
 		p.Kill(t)
-		killed++
-		now := loadedRows(p)
+		gone(t, p.Job, p.source)
+		gone(t, p.Job, p.target)
 		// The exported snapshot is gone with the process, and with it the tables
-		// that were not complete; from the second time on nothing goes.
-		if now < copied && (mode != "consistent" || killed > 1) {
+		// that were not complete, unless they are copied by ranges; from the second time on nothing goes.
+		now, first := loadedRows(p), mode == "consistent" && counted.kills == 0
+		if now < copied && !first {
 			t.Errorf("%d rows were copied before, now %d are", copied, now)
 		}
 		copied = now
+		if first {
+			counted.pieceKilled(t, p.target)
+		} else {
+			counted.killed(t, p.marks(t))
+		}
 	}
-	t.Attr("kills", strconv.Itoa(killed))
+	counted.report(t)
+	if full() && (counted.kills < kills || counted.ranges < 2) {
+		t.Errorf("too little happened: %d kills of %d, %d readers of a table at once", counted.kills, kills, counted.ranges)
+	}
 	if !p.Running() {
 		p.Start(t, "--bootstrap")
 	}
-	rig.Eventually(t, 3*patience, func() bool { return p.record(t, "state") == "streaming" }, "the job streams")
+	rig.Eventually(t, 10*patience, func() bool { return p.record(t, "state") == "streaming" }, "the job streams")
 	stop()
 	p.finish(t)
 	if got := p.target.Query(t, "SELECT count(*), bool_and(convalidated) FROM pg_constraint WHERE contype = 'f'"); got != "1|t" {
@@ -93,6 +145,36 @@ func killLoad(t *testing.T, mode string, major, kills, rows int) {
 	if got := p.target.Query(t, "SELECT count(*) FROM millrace.chunk"); got != "0" {
 		t.Errorf("%s marks are left", got)
 	}
+}
+
+// TestKillBehindASlowTarget: while the target stands still, no more chunks are read than
+// may be read again after a kill.
+func TestKillBehindASlowTarget(t *testing.T) {
+	t.Parallel()
+	const readers = 2
+	p := newPair(t, plan{target: rig.Start(t, rig.Newest), schema: sizes{30_000, 100}.schema(),
+		options: func(o *blackbox.Options, _ *pair) {
+			o.Extra += fmt.Sprintf("snapshot: {mode: incremental, rate: %d, parallel: %d}\n", 8<<20, readers)
+		}})
+	counted := countRepeats(t, p.source, readers)
+	p.Start(t, "--bootstrap")
+	rig.Eventually(t, patience, func() bool { return loadedRows(p) > 0 }, "the load goes on")
+	p.target.Server.Pause(t)
+	for before := -1; before != counted.asking(); {
+		before = counted.asking()
+		rig.Linger(t, 400*time.Millisecond, "chunks are read as long as some may be under way")
+	}
+	p.Kill(t)
+	p.target.Server.Continue(t)
+	gone(t, p.Job, p.source)
+	gone(t, p.Job, p.target)
+	counted.killed(t, p.marks(t))
+	counted.report(t)
+	if counted.chunks == 0 {
+		t.Error("nothing was under way when the program was killed")
+	}
+	p.Start(t, "--bootstrap")
+	p.finish(t)
 }
 
 // loadedRows tells how many rows the record speaks of.
@@ -109,6 +191,12 @@ func loadedRows(p *pair) int {
 // churn changes rows of all tables until the returned function is called.
 func churn(t *testing.T, p *pair, rows int) (stop func()) {
 	t.Helper()
+	return churnAnd(t, p, rows, func(*rand.Rand) string { return "" })
+}
+
+// churnAnd does so in the same transactions as more.
+func churnAnd(t *testing.T, p *pair, rows int, more func(*rand.Rand) string) (stop func()) {
+	t.Helper()
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -124,8 +212,8 @@ func churn(t *testing.T, p *pair, rows int) (stop func()) {
 				DELETE FROM a WHERE id = %[1]d + 3;
 				INSERT INTO a VALUES (%[2]d, 1, repeat('x', 2000)) ON CONFLICT (id) DO UPDATE SET n = a.n + 1;
 				UPDATE b SET v = v + 100000 WHERE name = 'name%[3]d' AND v < 100000; UPDATE b SET n = n + 1 WHERE name = 'name%[4]d';
-				INSERT INTO b SELECT 'new' || %[2]d, random(), 0, %[2]d; UPDATE c SET n = n + 1 WHERE k = %[5]d; COMMIT`,
-				id, to, rng.IntN(900), rng.IntN(900), rng.IntN(50))
+				INSERT INTO b SELECT 'new' || %[2]d, random(), 0, %[2]d; UPDATE c SET n = n + 1 WHERE k = %[5]d; %[6]s COMMIT`,
+				id, to, rng.IntN(900), rng.IntN(900), rng.IntN(50), more(rng))
 			if _, err := p.source.Server.TryQuery(p.source.Name, sql); err != nil {
 				t.Error(err)
 				return
