@@ -21,7 +21,7 @@ const kafkaLoadSchema = `
 CREATE TABLE still (id int PRIMARY KEY, v text);
 CREATE TABLE moving (id int PRIMARY KEY, n int NOT NULL);
 CREATE TABLE keyless (v int); ALTER TABLE keyless REPLICA IDENTITY FULL;
-INSERT INTO still SELECT g, repeat('x', 200) FROM generate_series(1, %[1]d) g;
+INSERT INTO still SELECT g, repeat('x', %[2]d) FROM generate_series(1, %[1]d) g;
 INSERT INTO moving SELECT g, 0 FROM generate_series(1, %[1]d) g;
 INSERT INTO keyless SELECT g FROM generate_series(1, 200) g;`
 
@@ -31,15 +31,28 @@ INSERT INTO keyless SELECT g FROM generate_series(1, 200) g;`
 // what the source has.
 func TestKafkaIncrementalUnderKills(t *testing.T) {
 	t.Parallel()
-	kills, rows := 2, 3000
-	if full() {
-		kills, rows = 20, 40_000
+	kills, rows, width := 2, 3000, 200
+	rate := rows * 150 / kills
+	if full() { // several readers share a table of this size
+		kills, rows, width = 20, 40_000, 1900
+		rate = rows * width / kills / 2
 	}
-	j, source, k, prefix, stop := kafkaLoad(t, rows, fmt.Sprintf("{mode: incremental, rate: %d}", rows*150/kills), ", partitions: 2")
+	const readers = 2
+	j, source, k, prefix, stop := kafkaLoad(t, rows, width, fmt.Sprintf("{mode: incremental, rate: %d, parallel: %d}", rate, readers), ", partitions: 2")
+	counted := countRepeats(t, source, readers)
+	j.Start(t, "--bootstrap")
+	killBeside(t, j, k, prefix, counted, kills, rows)
+	stop()
+	kafkaHolds(t, j, source, k, prefix, rows)
+}
+
+// killBeside kills a job that loads beside the stream at random moments, and has it
+// go on to the end.
+func killBeside(t *testing.T, j *blackbox.Job, k *rig.Kafka, prefix string, counted *repeats, kills, rows int) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(10, 11))
 	copied := 0
-	for range kills {
-		j.Start(t, "--bootstrap")
+	for counted.kills < kills {
 		rig.Eventually(t, 3*patience, func() bool {
 			n := rowsCopied(t, j, "public.still")
 			more := n > copied
@@ -51,53 +64,54 @@ func TestKafkaIncrementalUnderKills(t *testing.T) {
 			t.Fatalf("the program ended with code %d\n%s", j.ExitCode(), j.Log(20))
 		}
 		j.Kill(t)
+		gone(t, j, counted.db)
+		rig.Linger(t, 100*time.Millisecond, "a commit that is under way ends")
+		counted.killed(t, kafkaMarks(t, k, j.Name, prefix))
+		j.Start(t, "--bootstrap")
 	}
-	j.Start(t, "--bootstrap")
-	rig.Eventually(t, 3*patience, func() bool {
-		r := j.Run(t, "status", "--json")
-		return strings.Contains(r.Stdout, `"state":"streaming"`) || !j.Running()
-	}, "the job streams")
-	stop()
-	kafkaHolds(t, j, source, k, prefix, rows)
+	counted.report(t)
+	if full() && counted.ranges < 2 {
+		t.Errorf("%d readers of a table at once", counted.ranges)
+	}
+	rig.Eventually(t, 3*patience, func() bool { return jobState(t, j) == "streaming" || !j.Running() }, "the job streams")
 }
 
 // TestKafkaInterruptedLoad kills the program when some tables are complete and others are
-// not. The next run goes on: these stay, those are read beside the stream.
+// not. The next run goes on: these stay, those are read beside the stream, and in the
+// long form the program is killed at random moments of that as well.
 func TestKafkaInterruptedLoad(t *testing.T) {
 	t.Parallel()
-	const rows = 3000
-	j, source, k, prefix, stop := kafkaLoad(t, rows, "{rate: 200000}", "")
+	kills, rows, width, rate := 1, 3000, 200, 200_000
+	if full() {
+		kills, rows, width = 20, 40_000, 1900
+		rate = rows * width / kills / 2
+	}
+	const readers = 2
+	j, source, k, prefix, stop := kafkaLoad(t, rows, width, fmt.Sprintf("{rate: %d, parallel: %d}", rate, readers), "")
+	counted := countRepeats(t, source, readers)
 	j.Start(t, "--bootstrap")
-	rig.Eventually(t, 3*patience, func() bool { return strings.Contains(j.Log(1000), `"read the table"`) || !j.Running() }, "a table is complete")
+	rig.Eventually(t, 2*patience, func() bool { return strings.Contains(j.Log(1000), `"read the table"`) || !j.Running() }, "a table is complete")
 	j.Kill(t)
 	if n := strings.Count(j.Log(1000), `"read the table"`); n == 0 || n == 3 {
 		t.Fatalf("%d tables are complete\n%s", n, j.Log(20))
 	}
-	rig.Eventually(t, 3*patience, func() bool { // the heartbeat of the one that was killed counts for a while
-		if r := j.Run(t, "bootstrap"); r.Code == blackbox.Done {
-			return true
-		} else if !strings.Contains(r.Stderr, "another instance works on") {
-			t.Fatalf("bootstrap: %d\n%s", r.Code, r.Stderr)
+	counted.kills++
+	counted.asked(t)
+	rig.Eventually(t, patience, func() bool { // the heartbeat of the one that was killed counts for a while
+		if !j.Running() {
+			j.Start(t, "--bootstrap")
 		}
-		return false
-	}, "the load is complete")
+		return strings.Contains(j.Log(1000), "goes on beside the stream")
+	}, "the load goes on")
+	killBeside(t, j, k, prefix, counted, kills, rows)
 	stop()
-	j.Start(t)
 	kafkaHolds(t, j, source, k, prefix, rows)
 }
 
 // rowsCopied is what the status says of a table.
 func rowsCopied(t *testing.T, j *blackbox.Job, table string) int {
 	t.Helper()
-	var status struct {
-		Tables []struct {
-			Table string `json:"table"`
-			Rows  int    `json:"rows_copied"`
-		} `json:"tables"`
-	}
-	r := j.Run(t, "status", "--json")
-	_ = json.Unmarshal([]byte(r.Stdout), &status) // there may be none yet
-	for _, x := range status.Tables {
+	for _, x := range statusOf(t, j).Tables {
 		if x.Table == table {
 			return x.Rows
 		}
@@ -107,11 +121,11 @@ func rowsCopied(t *testing.T, j *blackbox.Job, table string) int {
 
 // kafkaLoad is a job that loads into Kafka while its source is written to, until stop is
 // called.
-func kafkaLoad(t *testing.T, rows int, load, extra string) (j *blackbox.Job, source *rig.DB, k *rig.Kafka, prefix string, stop func()) {
+func kafkaLoad(t *testing.T, rows, width int, load, extra string) (j *blackbox.Job, source *rig.DB, k *rig.Kafka, prefix string, stop func()) {
 	t.Helper()
 	k = rig.SharedKafka(t)
 	source = rig.Shared(t, rig.Newest).NewDB(t)
-	source.Script(t, fmt.Sprintf(kafkaLoadSchema, rows))
+	source.Script(t, fmt.Sprintf(kafkaLoadSchema, rows, width))
 	source.SQL(t, "CREATE PUBLICATION millrace_"+source.Name+" FOR ALL TABLES")
 	prefix = source.Name
 	j = blackbox.NewJob(t, blackbox.Options{Name: source.Name, Source: source, Tables: []string{"public.*"},

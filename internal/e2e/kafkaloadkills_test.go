@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/blackbox"
+	"github.com/millrace/millrace/internal/rig"
+	"github.com/millrace/millrace/kafka"
+)
+
+// TestKillsOfALoadThroughKafka kills the job that reads the topics at random moments of its
+// first load, while the job that writes them is still at its own and clients write; then
+// both of them, in turns. At last the far end is equal to the source, with its foreign keys.
+func TestKillsOfALoadThroughKafka(t *testing.T) {
+	t.Parallel()
+	majors, kills, size := []int{rig.Newest}, 3, sizes{1000, 100}
+	if full() {
+		majors, kills, size = []int{16, 17, 18}, 20, sizes{10_000, 20_000}
+	}
+	for _, major := range majors {
+		t.Run(strconv.Itoa(major), func(t *testing.T) { killRound(t, major, kills, size) })
+	}
+}
+
+func killRound(t *testing.T, major, kills int, size sizes) {
+	rate := size.bytes() / kills
+	if full() {
+		rate /= 2
+	}
+	r := roundUnder(t, rig.Start(t, major), size.schema(), fmt.Sprintf("{rate: %d}", rate))
+	stop := churnAnd(t, r.pair, size.rows, wideChanges(size.wide))
+	rng := rand.New(rand.NewPCG(2, uint64(major)))
+	r.in.Start(t, "--bootstrap")
+	r.Start(t, "--bootstrap")
+	arrived := func() int {
+		text, err := r.target.Server.TryQuery(r.target.Name, "SELECT (SELECT count(*) FROM a) + (SELECT count(*) FROM b) + (SELECT count(*) FROM wide)")
+		n, bad := strconv.Atoi(text)
+		if err != nil || bad != nil { // they are made one after the other
+			n = -1
+		}
+		return n
+	}
+	inLoad, later := 0, 0
+	for before := -1; inLoad+later < kills; {
+		streaming := false
+		rig.Eventually(t, 2*patience, func() bool {
+			streaming = jobState(t, r.in) == "streaming"
+			return streaming || arrived() > before || !r.in.Running() || !r.Running()
+		}, "the load goes on")
+		before = arrived()
+		rig.Linger(t, time.Duration(rng.IntN(600))*time.Millisecond, "a random moment of the load")
+		for _, j := range []*blackbox.Job{r.in, r.Job} {
+			if !j.Running() {
+				t.Fatalf("job %s ended with code %d\n%s", j.Name, j.ExitCode(), j.Log(20))
+			}
+		}
+		victim := r.Job
+		if !streaming {
+			inLoad++
+		} else if later++; later%2 == 0 {
+			victim = r.in
+		}
+		victim.Kill(t)
+		victim.Start(t, "--bootstrap")
+	}
+	text := fmt.Sprintf("%d kills in the load, %d behind it", inLoad, later)
+	t.Logf("kills: %s", text)
+	t.Attr("kills", text)
+	if full() && inLoad < kills/2 {
+		t.Errorf("the load was over too soon: %s", text)
+	}
+	rig.Eventually(t, 3*patience, func() bool { return jobState(t, r.in) == "streaming" || !r.in.Running() }, "the job that writes the topics streams")
+	stop()
+	r.sync(t)
+	rig.Eventually(t, patience, func() bool { return r.record(t, "state") == "streaming" }, "the job that reads them streams")
+	if got := r.target.Query(t, "SELECT count(*), bool_and(convalidated) FROM pg_constraint WHERE contype = 'f'"); got != "1|t" {
+		t.Errorf("foreign keys: %s", got)
+	}
+	r.finish(t)
+	if found := verdicts(t, r.kafka, r.prefix, kgo.ReadCommitted()); len(found) > 0 {
+		t.Errorf("%d faults: %v", len(found), found[:min(len(found), 5)])
+	}
+}
+
+// roundUnder is newRound with a given source, and the way it is loaded.
+func roundUnder(t *testing.T, source *rig.Postgres, schema, load string) *round {
+	t.Helper()
+	r := &round{kafka: rig.SharedKafka(t)}
+	r.pair = newPair(t, plan{source: source, schema: schema, options: func(o *blackbox.Options, p *pair) {
+		r.prefix = "r" + strings.ReplaceAll(p.target.Name, "_", "-")
+		r.in = blackbox.NewJob(t, blackbox.Options{Name: o.Name, Source: p.source, Tables: o.Tables, Extra: fast + "snapshot: " + load + "\n",
+			Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s, partitions: 2}", r.kafka.Brokers()[0], r.prefix)})
+		o.Name, o.Tables = "back_"+o.Name, nil
+		o.From = fmt.Sprintf("{brokers: [%q], prefix: %s}", r.kafka.Brokers()[0], r.prefix)
+	}})
+	return r
+}
+
+// jobStatus is what the status says of a job.
+type jobStatus struct {
+	State  string `json:"state"`
+	Tables []struct {
+		Table string `json:"table"`
+		Rows  int    `json:"rows_copied"`
+	} `json:"tables"`
+}
+
+func statusOf(t *testing.T, j *blackbox.Job) (s jobStatus) {
+	t.Helper()
+	_ = json.Unmarshal([]byte(j.Run(t, "status", "--json").Stdout), &s) // there may be none yet
+	return s
+}
+
+func jobState(t *testing.T, j *blackbox.Job) string { t.Helper(); return statusOf(t, j).State }
+
+// kafkaMarks gives the marks of the tables of a job that are not complete.
+func kafkaMarks(t *testing.T, k *rig.Kafka, job, prefix string) map[string]string {
+	t.Helper()
+	e := &kafka.Endpoint{Peer: millrace.PeerDestination, Brokers: k.Brokers(), Prefix: prefix, Job: job}
+	ctl, err := e.OpenControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.Close()
+	state, err := ctl.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for name, m := range state.Checkpoint.Tables {
+		found[name.Name] = string(m.State)
+	}
+	return found
+}
