@@ -115,6 +115,9 @@ func FinishFromKafka(ctx context.Context, o Options, from millrace.LSN, versions
 }
 
 func (l *load) finishWritten(ctx context.Context, from millrace.LSN, versions []*krecord.TableVersion) (err error) {
+	// Whoever applies beside this may lose its connection, for one by a deadlock with the
+	// keys that are added here, and goes on under another epoch.
+	l.aside = true
 	if l.target, err = l.Target.Connect(ctx, session.Watch); err != nil {
 		return err
 	}

@@ -1,0 +1,60 @@
+package bootstrap
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/rig"
+	"github.com/millrace/millrace/kafka"
+	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/session"
+)
+
+// Whoever applies has connected again, and so claimed the job anew, while the end of
+// the load was under way beside it: that is no other instance.
+func TestFinishBesideAnotherEpoch(t *testing.T) {
+	b := newBed(t, rig.Newest, rig.Newest, "", "CREATE TABLE late (id int PRIMARY KEY)")
+	ctx := t.Context()
+	o := b.Options
+	o.SchemaMode = SchemaExisting
+	l := newRun(o)
+	defer l.close()
+	var err error
+	if l.target, err = o.Target.Connect(ctx, session.Copy); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Install(ctx, l.target); err != nil {
+		t.Fatal(err)
+	}
+	w := &kafka.Written{Job: "in", History: millrace.History{System: "7", Timeline: 1, Generation: 1}, Point: 100, PageSize: 8192, SegmentSize: 16 << 20}
+	if err := l.recordWritten(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.AddTable(ctx, l.target, o.Job, record.Table{OID: 7, Name: millrace.TableName{Schema: "public", Name: "late"}, Copied: true}); err != nil {
+		t.Fatal(err)
+	}
+	writing, err := l.target.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writing.Exec(ctx, "LOCK TABLE public.late"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- FinishFromKafka(ctx, o, 200, nil) }()
+	rig.Eventually(t, time.Minute, func() bool {
+		n, err := b.dst.Server.TryQuery(b.dst.Name, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'public.late'::regclass")
+		return err == nil && n == "1"
+	}, "the end of the load waits for the table")
+	b.dst.SQL(t, "UPDATE millrace.job_state SET epoch = epoch + 1")
+	if err := writing.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := b.jobColumns(t, "consistent_from"); got != "0/C8" {
+		t.Errorf("consistent_from is %q", got)
+	}
+}
