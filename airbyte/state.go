@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"github.com/millrace/millrace"
@@ -145,6 +146,9 @@ func ParseState(data []byte) (*State, error) {
 				"pass an array of what stands under state in STATE messages")
 		}
 	}
+	if s.Position == nil { // rows without the position they are of: what came since is not known
+		maps.DeleteFunc(s.Tables, func(_ millrace.TableName, t *tableState) bool { return !t.Full })
+	}
 	return s, nil
 }
 
@@ -203,6 +207,19 @@ func (s *State) Keep(c *ConfiguredCatalog) error {
 		}
 	}
 	return nil
+}
+
+// Behind names the streams of a catalog that are read by increments and whose own
+// positions lie before one, if they have one each.
+func (s *State) Behind(c *ConfiguredCatalog, at millrace.LSN) []string {
+	var names []string
+	for i := range c.Streams {
+		name := c.Streams[i].Stream.Table()
+		if p := s.streams[name]; p != nil && p.LSN < at && !c.Streams[i].Full() {
+			names = append(names, name.String())
+		}
+	}
+	return names
 }
 
 func (s *State) table(m *StreamState) {

@@ -29,6 +29,7 @@ func TestStates(t *testing.T) {
 		{"global", `[{"type":"GLOBAL","global":` + global + `}]`, 0x16B3748, true},
 		{"global_", `[{"type":"GLOBAL","global_":` + global + `,"stream":null}]`, 0x16B3748, true},
 		{"streams", `[` + one("items", "0/10") + `,` + one("orders", "0/20") + `]`, 0x10, true},
+		{"rows without a position", `[{"type":"GLOBAL","global":` + `{"shared_state":null,` + global[strings.Index(global, `"stream_states"`):] + `}]`, 0, false},
 		{"legacy", `[{"type":"LEGACY","data":{}}]`, 0, false},
 		{"stream without state", `[{"type":"STREAM","stream":{"stream_descriptor":{"name":"orders","namespace":"public"}}}]`, 0, false},
 	} {

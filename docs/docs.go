@@ -134,11 +134,14 @@ func See(text, hint string) string {
 func oneLine(s string) string { return strings.ToLower(strings.Join(strings.Fields(s), " ")) }
 
 // likeness is how many letters of a heading are found in a text; 0 when it does not stand for it.
-// What the text is about may be missing: the part of the heading before "…: ".
+// What the text is about may be missing, the part of the heading before "…: ", where it begins with
+// the rest. Elsewhere the rest alone says too little: much "does not exist".
 func likeness(heading, text string) int {
 	n := pieces(heading, text)
 	if _, rest, ok := strings.Cut(heading, "…: "); ok {
-		n = max(n, pieces(rest, text))
+		if begin, _, _ := strings.Cut(rest, "…"); strings.HasPrefix(text, begin) {
+			n = max(n, pieces(rest, text))
+		}
 	}
 	return n
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -298,7 +299,7 @@ func (r *reading) captured() []capture.Table {
 func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 	var cp millrace.Checkpoint
 	if p := r.state.Position; p != nil {
-		if err := stateHolds(p, r.found.Slot); err != nil {
+		if err := r.stateHolds(); err != nil {
 			return cp, err
 		}
 		cp.System, cp.Timeline, cp.End, cp.Acked = p.System, p.Timeline, p.LSN, p.LSN
@@ -331,16 +332,22 @@ func (r *reading) from(ctx context.Context) (millrace.Checkpoint, error) {
 	return cp, nil
 }
 
-// stateHolds tells whether the source still has what came after a state. Whoever reads
+// stateHolds tells whether the source still has what came after the state. Whoever reads
 // from the slot otherwise is told of it by the stream, at its start.
-func stateHolds(p *airbyte.Shared, slot *catalog.Slot) error {
-	e := &millrace.Error{Kind: millrace.KindResync, Op: "read", Peer: millrace.PeerSource,
-		Hint: resetWords}
+func (r *reading) stateHolds() error {
+	p, slot := r.state.Position, r.found.Slot
+	e := &millrace.Error{Kind: millrace.KindResync, Op: "read", Peer: millrace.PeerSource, Hint: resetWords}
 	switch {
+	case p.System != r.found.Server.SystemID: // whose positions say nothing about this one's
+		e.Err = fmt.Errorf("the state is of system %s, and the source is system %s", p.System, r.found.Server.SystemID)
+		e.Hint = "correct host and port, or " + resetWords
 	case slot == nil:
 		e.Err = errors.New("the slot is gone, and with it the changes since the state")
 	case slot.ConfirmedFlush > p.LSN:
 		e.Err = fmt.Errorf("the state is of %v, and the slot is at %v since a newer one was given back: the changes in between are gone", p.LSN, slot.ConfirmedFlush)
+		if old := r.state.Behind(r.catalog, slot.ConfirmedFlush); len(old) > 0 {
+			e.Hint = "clear data and state of these streams at the platform, so that they are read again: " + strings.Join(old, ", ")
+		}
 	default:
 		return nil
 	}

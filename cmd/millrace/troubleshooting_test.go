@@ -29,7 +29,8 @@ func TestTroubleshooting(t *testing.T) {
 			t.Errorf("%s: no section for the error %q with the hint %q", h.at, h.text, h.hints)
 		}
 	}
-	for _, wrong := range []string{"the moon is not full", "the source is"} {
+	for _, wrong := range []string{"the moon is not full", "the source is", `pg_restore: type "mood" does not exist (SQLSTATE 42704)`,
+		`pg_restore: role "app" does not exist (SQLSTATE 42704)`, "copy public.orders: canceling statement due to lock timeout (SQLSTATE 55P03)"} {
 		if s := docs.Find(wrong, wrong); s != nil {
 			t.Errorf("%q is taken for %s", wrong, s.Title)
 		}
@@ -64,6 +65,8 @@ func TestSections(t *testing.T) {
 		`connect to source 127.0.0.1:5432/shop: FATAL: database "nowhere" does not exist`:             "database-does-not-exist",
 		"publication millrace_shop: lacks public.orders":                                              "publication-lacks",
 		"source.postgres.url: missing":                                                                "missing",
+		"slot millrace_shop: does not exist":                                                          "slot-does-not-exist",
+		`pg_restore: permission denied for schema app (SQLSTATE 42501)`:                               "permission-denied-for-table",
 	} {
 		if s := docs.Find(text, ""); s == nil || s.Name != want {
 			t.Errorf("%s leads to %+v", text, s)
