@@ -49,7 +49,7 @@ func (p roundPlan) run(t *testing.T) {
 	together.Go(func() { s.load(loading, t) })
 	s.in.Start(t, "--bootstrap")
 	s.job.Start(t, "--bootstrap")
-	if err := s.job.Wait(3 * time.Minute); err != nil {
+	if err := s.job.Wait(8 * time.Minute); err != nil { // with the load beside it
 		t.Fatal(err)
 	}
 	w := watch{soak: s.soak, t: t, failed: cancel}
