@@ -84,7 +84,7 @@ func TestAheadLosesItsBackend(t *testing.T) {
 		t.Errorf("the checkpoint is at %v, want %v", cp.Commit, first[0].Commit)
 	}
 	if _, err := s.Ahead(t.Context(), second[0].XID); !errors.Is(err, errAheadFailed) {
-		t.Errorf("it is tried again: %v", err)
+		t.Fatalf("it is tried again: %v", err)
 	}
 	write(t, s, second)
 	third := p.change(t, "DELETE FROM a WHERE id < 10")

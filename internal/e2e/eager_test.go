@@ -311,8 +311,7 @@ func TestEagerIsLockedOut(t *testing.T) {
 	rig.Eventually(t, patience, func() bool { marker++; p.await(t, marker); return p.blocked(t) != "" }, "it waits for the lock")
 	p.await(t, -1)
 	exec("COMMIT")
-	rig.Eventually(t, patience, func() bool { return p.status(t, "lag.waits_for") == "target_lock" }, "the status names the lock",
-		func() any { return p.status(t, "lag.waits_for") })
+	rig.Eventually(t, patience, func() bool { return p.status(t, "lag.waits_for") == "target_lock" }, "the status names the lock")
 	release()
 	p.sync(t)
 	if n := p.committedAhead(t); n != 1 {
