@@ -19,9 +19,8 @@ import (
 var connectorSets = []string{"small", "insert", "wide"}
 
 // connector measures what reads a backlog and writes it to a pipe, which this
-// program empties. It needs Java and Maven, and is printed only: what is not
-// Millrace's own is in no limit.
-func (b *bench) connector(ctx context.Context) ([]set, error) {
+// program empties. It needs Java and Maven.
+func (b *bench) connector(ctx context.Context) (sets []set, err error) {
 	engine, err := b.debezium(ctx)
 	if err != nil {
 		return nil, err
@@ -35,15 +34,16 @@ func (b *bench) connector(ctx context.Context) ([]set, error) {
 			n = w.full
 		}
 		n = b.size(n)
-		out := set{Name: w.name, Kind: kindBacklog, Title: w.describe(n), Rows: w.rows(n), Transactions: w.txs(n)}
+		out := set{Name: "connector-" + w.name, Kind: kindConnector, Title: w.describe(n), Rows: w.rows(n), Transactions: w.txs(n)}
 		java := &debeziumReader{classes: engine, rows: w.rows(n)}
 		contenders := []contender{recvPipe(), java, &connectorReader{}}
 		if err := b.drain(ctx, &out, workloadSQL(w.name), n, b.rounds, contenders); err != nil {
-			return nil, err
+			return sets, err
 		}
-		fmt.Printf("%sDebezium's first change came after %s ms (median)\n\n", out.text(), strconv.FormatFloat(median(java.first), 'f', 0, 64))
+		sets = append(sets, out)
+		fmt.Printf("%s: Debezium's first change came after %s ms (median)\n", w.name, strconv.FormatFloat(median(java.first), 'f', 0, 64))
 	}
-	return nil, nil
+	return sets, nil
 }
 
 // recvPipe is pg_recvlogical as the connector is: to a pipe.

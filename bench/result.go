@@ -30,13 +30,14 @@ type machine struct {
 
 // The kinds of sets.
 const (
-	kindBacklog = "backlog"
-	kindLatency = "latency"
-	kindLoad    = "load"
-	kindMemory  = "memory"
-	kindWait    = "wait"
-	kindWatch   = "watch"
-	kindKafka   = "kafka"
+	kindBacklog   = "backlog"
+	kindLatency   = "latency"
+	kindLoad      = "load"
+	kindMemory    = "memory"
+	kindWait      = "wait"
+	kindWatch     = "watch"
+	kindConnector = "connector"
+	kindKafka     = "kafka"
 	// kindUnbottle: the way from Kafka beside the direct one. The source's CPU time is
 	// the broker's, where that is the source.
 	kindUnbottle = "unbottle"

@@ -51,6 +51,7 @@ func (r *report) markdown() string {
 		{kindLoad, "First load"},
 		{kindWait, "Waiting for a commit"},
 		{kindWatch, "Being watched"},
+		{kindConnector, "The connector"},
 		{kindMemory, "Memory"},
 	} {
 		b.WriteString(r.section(kind.kind, kind.heading))
@@ -81,7 +82,7 @@ type grid [][]string
 func tableOf(kind string, sets []set) grid {
 	var g grid
 	switch kind {
-	case kindBacklog, kindMemory:
+	case kindBacklog, kindConnector, kindMemory:
 		g = grid{{"workload", "contender", "n", "seconds (min–max)", "rows/s", "tx/s", "× recv", "× native", "CPU s source/client/target", "peak MB", "row path"}}
 	case kindLoad:
 		g = grid{{"load", "contender", "n", "seconds (min–max)", "rows/s", "MB/s", "× pipe", "× native", "CPU s source/client/target", "peak MB"}}
