@@ -70,7 +70,7 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 			return nil
 		}
 		advise(err)
-		if l.giveUp(ctx) {
+		if l.giveUp(ctx, err) {
 			l.log.Info("the first load is complete, although its last step was not confirmed", "cause", err)
 			l.tracker.Enter(snapshot.PhaseDone, 0)
 			return nil
@@ -99,11 +99,12 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 // source's log for nothing, since the snapshot is gone; but only if the load is
 // known not to be complete, and nobody else has begun another one, whose slot has
 // the same name; and not if a table is complete, which stays. done says that the last
-// step was committed after all.
-func (l *kafkaLoad) giveUp(ctx context.Context) (done bool) {
+// step was committed after all; if not, the record tells of the cause.
+func (l *kafkaLoad) giveUp(ctx context.Context, cause error) (done bool) {
 	if l.loader == nil {
 		return false
 	}
+	stopped := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer cancel()
 	job, ours, err := l.loader.Settle(ctx)
@@ -118,6 +119,9 @@ func (l *kafkaLoad) giveUp(ctx context.Context) (done bool) {
 		if l.begun = complete(job.Tables) > 0; l.begun {
 			return false // the slot is needed
 		}
+		if err := l.tell(ctx, cause, stopped); err != nil {
+			l.log.Warn("the state could not be written", "cause", err)
+		}
 	}
 	if err == nil && ours {
 		if err = l.connectSource(ctx); err == nil {
@@ -128,6 +132,17 @@ func (l *kafkaLoad) giveUp(ctx context.Context) (done bool) {
 		l.log.Warn("the slot of the interrupted load stays; bootstrap drops it when it starts over", "slot", l.Slot, "another_load", !ours && err == nil, "cause", err)
 	}
 	return false
+}
+
+// tell writes why the load has ended.
+func (l *kafkaLoad) tell(ctx context.Context, cause error, stopped bool) error {
+	ctl, err := l.opt.Sink.Endpoint.OpenControl()
+	if err != nil {
+		return err
+	}
+	defer ctl.Close()
+	state, reason, hint := endState(cause, stopped, false)
+	return ctl.SetState(ctx, state, reason, hint)
 }
 
 // takeUp has the rest of an interrupted load done beside the stream. Tables that are

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
 	krecord "github.com/millrace/millrace/kafka/record"
+	"github.com/millrace/millrace/record"
 )
 
 // unanswered loses the answer to the nth EndTxn: the request reaches the broker, and
@@ -105,6 +106,23 @@ func TestUnknownOutcomeOfALoad(t *testing.T) {
 		if got := b.slot(t, "count(*)") == "1"; got != want.slot {
 			t.Errorf("commit %d: there is a slot: %t", nth, got)
 		}
+	}
+}
+
+// What has ended a load stands in the record, with its cure.
+func TestRecordTellsWhyALoadIntoKafkaEnded(t *testing.T) {
+	t.Parallel()
+	b, o := kafkaBed(t, "CREATE TABLE large (id int PRIMARY KEY, v text); INSERT INTO large VALUES (1, repeat('x', 2000000))")
+	err := RunKafka(t.Context(), o)
+	if err == nil {
+		t.Fatal("a row that is larger than a message was loaded")
+	}
+	j := kafkaState(t, o.Sink.Endpoint).Job
+	if j == nil || j.State != record.Failed || j.Reason != err.Error() || j.Hint == "" {
+		t.Errorf("the record is %+v after %v", j, err)
+	}
+	if got := b.slot(t, "count(*)"); got != "0" {
+		t.Errorf("%s slots are left", got)
 	}
 }
 

@@ -275,22 +275,28 @@ func (l *load) undo(ctx context.Context, cause error) {
 	case err != nil:
 		l.log.Warn("the interrupted load could not be cleaned up", "cause", err)
 	}
-	state, reason, hint := record.Failed, cause.Error(), cmp.Or(millrace.HintOf(cause), againHint)
-	switch {
-	case stopped:
-		state, reason, hint = record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"
-		if remains {
-			hint = "millrace bootstrap, or run, goes on with what is left"
-		}
-	case session.Retryable(cause):
-		state = record.Bootstrapping // somebody will try again
-	}
+	state, reason, hint := endState(cause, stopped, remains)
 	err = l.inRecord(ctx, "write the job's state", func(tx pgx.Tx) error {
 		return record.SetState(ctx, tx, l.Job, state, reason, hint)
 	})
 	if err != nil {
 		l.log.Warn("the state could not be written", "cause", err)
 	}
+}
+
+// endState is what the record says of a load that cause has ended.
+func endState(cause error, stopped, remains bool) (state record.State, reason, hint string) {
+	switch {
+	case stopped && remains:
+		return record.Stopped, "the first load was interrupted", "millrace bootstrap, or run, goes on with what is left"
+	case stopped:
+		return record.Stopped, "the first load was interrupted", "millrace bootstrap starts it again"
+	case session.Retryable(cause):
+		state = record.Bootstrapping // somebody will try again
+	default:
+		state = record.Failed
+	}
+	return state, cause.Error(), cmp.Or(millrace.HintOf(cause), againHint)
 }
 
 // takeBack removes the slot and what was copied, unless a table is complete, and
