@@ -151,8 +151,9 @@ func killLoad(t *testing.T, mode string, major, kills int, size sizes) {
 // may be read again after a kill.
 func TestKillBehindASlowTarget(t *testing.T) {
 	t.Parallel()
-	const readers = 2
-	p := newPair(t, plan{target: rig.Start(t, rig.Newest), schema: sizes{30_000, 100}.schema(),
+	const readers = 1
+	p := newPair(t, plan{target: rig.Start(t, rig.Newest), schema: `CREATE TABLE a (id bigint PRIMARY KEY, big text);
+			INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 30000) i`,
 		options: func(o *blackbox.Options, _ *pair) {
 			o.Extra += fmt.Sprintf("snapshot: {mode: incremental, rate: %d, parallel: %d}\n", 8<<20, readers)
 		}})
@@ -162,7 +163,7 @@ func TestKillBehindASlowTarget(t *testing.T) {
 	p.target.Server.Pause(t)
 	for before := -1; before != counted.asking(); {
 		before = counted.asking()
-		rig.Linger(t, 400*time.Millisecond, "chunks are read as long as some may be under way")
+		rig.Linger(t, 2*time.Second, "chunks are read as long as some may be under way")
 	}
 	p.Kill(t)
 	p.target.Server.Continue(t)
