@@ -104,7 +104,7 @@ func (x *executor) explainCount(ctx context.Context, e *millrace.Error, c *millr
 	}
 	e.Key = x.keyOf(ctx, c)
 	switch {
-	case f.got == 0 && c.Op == millrace.Insert:
+	case f.got == 0 && (c.Op == millrace.Insert || c.Op == millrace.Put):
 		e.Err = errors.New("the row was not inserted: a trigger of the destination has suppressed it")
 		e.Hint = "disable the trigger for replication" + goesOn
 	case f.got == 0:
@@ -190,7 +190,7 @@ func hintFor(pg *pgconn.PgError, e *millrace.Error) string {
 	switch pg.Code {
 	case "23505", "23P01":
 		if strings.HasSuffix(e.Op, millrace.Put.String()) {
-			return fmt.Sprintf("compaction has left only the last change of each row, and until all of them have come a value of constraint %s can be in two rows: "+
+			return fmt.Sprintf("compaction has left only the last change of each row, or several jobs share the rows, and for as long as the status says converging a value of constraint %s can be in two rows: "+
 				"drop it at the destination, and make it again once the status shows no condition any more", millrace.QuoteIdent(pg.ConstraintName)) + goesOn
 		}
 		return fmt.Sprintf("a row of the destination violates constraint %s together with it: "+

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
 )
 
 // Put and Remove come from a log of which something is gone: all that is known is the
@@ -19,11 +22,60 @@ func putOrRemove(op millrace.Op) bool { return op == millrace.Put || op == millr
 
 // acceptsPut tells whether they can be applied at all.
 func (r *route) acceptsPut() error {
-	if r.index != nil {
+	switch {
+	case r.puts:
+		return nil
+	case r.index != nil:
+		for _, k := range r.key {
+			if c := r.column[k]; coarser(&r.rel.Columns[k], c) {
+				e := dataError(r.to.Name, fmt.Errorf("rows are put here by their key, and as %s at the destination two keys of the source can be one, so that a row would take another's place", c.Declared),
+					"give the column the type that it has at the source, with a deterministic collation"+goesOn)
+				e.Column = c.Name
+				return e
+			}
+		}
+		r.puts = true
 		return nil
 	}
 	return dataError(r.to.Name, errors.New("rows are put here by their key, and no unique index of the destination tells them apart by "+r.keyNames()),
 		fmt.Sprintf("CREATE UNIQUE INDEX ON %s (%s), of columns that are NOT NULL", r.to.sql, r.names(r.key))+goesOn)
+}
+
+// coarser tells whether values that differ at the source can be equal in the destination's
+// column. What a unique constraint would have refused as an insert, a put takes for the same row.
+// Types of users are taken for what they are called.
+func coarser(sent *millrace.Column, c *catalog.Column) bool {
+	to, mod := c.Type.Resolved().OID, c.Mod
+	if c.Type.Base != nil {
+		mod = c.Type.BaseMod
+	}
+	switch {
+	case c.Collate == 'n':
+		return true
+	case mod < 0 && (to == pgtype.TextOID || to == pgtype.VarcharOID), sent.Type >= firstUserOID:
+		return false
+	case to != sent.Type:
+		return !slices.Contains(wider[sent.Type], to) || mod >= 0
+	case mod < 0 || mod == sent.Mod:
+		return false
+	case sent.Mod < 0 || mod < sent.Mod:
+		return true
+	}
+	switch to {
+	case pgtype.NumericOID: // precision above, scale below
+		return (mod-4)&0xffff != (sent.Mod-4)&0xffff
+	case pgtype.VarcharOID, pgtype.TimestampOID, pgtype.TimestamptzOID, pgtype.TimeOID, pgtype.TimetzOID:
+		return false
+	}
+	return true
+}
+
+// wider are the types that tell apart what a type does.
+var wider = map[uint32][]uint32{
+	pgtype.Int2OID:   {pgtype.Int4OID, pgtype.Int8OID, pgtype.NumericOID},
+	pgtype.Int4OID:   {pgtype.Int8OID, pgtype.NumericOID},
+	pgtype.Int8OID:   {pgtype.NumericOID},
+	pgtype.Float4OID: {pgtype.Float8OID},
 }
 
 // put folds: the row with row's key is row from here on.

@@ -168,3 +168,19 @@ func TestPutNeedsAnIndex(t *testing.T) {
 		t.Errorf("%v, hint %s", err, millrace.HintOf(err))
 	}
 }
+
+// Keys that differ at the source and are equal here would make one row of two.
+func TestPutsTellKeysApart(t *testing.T) {
+	p := newPair(t, false, "")
+	p.src.Script(t, "CREATE TABLE n (id numeric PRIMARY KEY); CREATE TABLE w (id int, v varchar(3), d numeric(5,2), at timestamp(3), PRIMARY KEY (id, v, d, at))")
+	p.dst.Script(t, "CREATE TABLE n (id numeric(5,0) PRIMARY KEY); CREATE TABLE w (id bigint, v varchar(9), d numeric(7,2), at timestamp, PRIMARY KEY (id, v, d, at))")
+	txns, _ := compactedLog(p.change(t, "INSERT INTO w VALUES (1, 'a', 1.5, 'now'); INSERT INTO n VALUES (1.2), (1.3)"), rand.New(rand.NewPCG(1, 1)))
+	s := p.open(t)
+	if err := tryWrite(t, s, txns); millrace.KindOf(err) != millrace.KindData || !strings.Contains(err.Error(), "numeric(5,0)") || millrace.HintOf(err) == "" {
+		t.Errorf("%v, hint %s", err, millrace.HintOf(err))
+	}
+	p.dst.SQL(t, "ALTER TABLE n ALTER id TYPE numeric")
+	reopen(t, s)
+	write(t, s, txns)
+	p.same(t)
+}

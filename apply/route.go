@@ -40,6 +40,7 @@ type route struct {
 	// an update of a row and its replacement are not the same.
 	partial bool
 	sets    bool // updates and deletes may go as sets
+	puts    bool // rows may be put: it was looked at
 	binary  bool // values may come in binary form
 	why     string
 	// askAfter is after how many changes the planner is asked again, since it

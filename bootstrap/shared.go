@@ -42,6 +42,22 @@ func createShared(ctx context.Context, tx pgx.Tx, v *krecord.TableVersion) error
 	return err
 }
 
+// refuseOthersRows refuses rows in a table that no other job has: nobody who shares it has
+// put them there. They are looked for first, since a job has a table before its rows.
+func refuseOthersRows(ctx context.Context, tx pgx.Tx, t *catalog.Table, job string) error {
+	filled := refuseRows(ctx, tx, t)
+	if millrace.KindOf(filled) != millrace.KindData {
+		return filled
+	}
+	var shared bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM millrace.job_table WHERE job <> $1 AND schema_name = $2 AND table_name = $3)`,
+		job, t.Name.Schema, t.Name.Name).Scan(&shared)
+	if err != nil || shared {
+		return err
+	}
+	return filled
+}
+
 // refuseShared refuses a table with constraints beyond the key of the records.
 func refuseShared(ctx context.Context, tx pgx.Tx, t *catalog.Table, v *krecord.TableVersion) error {
 	refuse := func(name, what string) error {

@@ -264,7 +264,9 @@ func (u *Unbottled) join(ctx context.Context, v *krecord.TableVersion) error {
 	t := there[v.Name()]
 	switch {
 	case t != nil && u.opt.ByKey:
-		err = refuseShared(ctx, tx, t, v)
+		if err = refuseShared(ctx, tx, t, v); err == nil {
+			err = refuseOthersRows(ctx, tx, t, u.opt.Job)
+		}
 	case t != nil:
 		err = refuseRows(ctx, tx, t)
 	case u.opt.SchemaMode != SchemaCreate:

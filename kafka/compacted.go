@@ -38,6 +38,9 @@ import (
 // deletes is gone at that time. So a delete can be missed only by who has read the row
 // before, and that long ago: a hole is accepted only while the end of the log, or its beginning
 // with nothing at the destination, was there less than that before.
+//
+// Each replica is cleaned by itself, and a tombstone can be gone from one while another still has
+// the row: what was read from one before the end was ever reached is not gone on with from another.
 type compacted struct {
 	keeps time.Duration // the shortest delete.retention.ms
 	torn  bool
@@ -46,6 +49,8 @@ type compacted struct {
 	// since is when everything up to the end of the transaction topic was given out, or
 	// reading was begun with nothing; zero: nobody knows.
 	since time.Time
+	fresh bool      // the end was not reached yet since reading was begun
+	noted time.Time // since, in the newest cursor
 	// head is when the transaction topic was fetched up to its end, headAt.
 	head   time.Time
 	headAt int64
@@ -121,9 +126,12 @@ func (r *Reader) hole(s *taking) error {
 	case s.unsent:
 		return r.unknown(s.p.topic.name)
 	case time.Since(c.since) > c.keeps-c.keeps/10: // clocks differ
+		why := "the end of the topics was not reached since a partition has got another leader, whose log was compacted at other times"
+		if !c.since.IsZero() {
+			why = fmt.Sprintf("the end of the topics was reached last at %s, and delete.retention.ms is %v", c.since.UTC().Format(time.RFC3339), c.keeps)
+		}
 		return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer, LSN: r.end.Commit,
-			Err: fmt.Errorf("%d records of the transaction are gone from %s [%d] by compaction, and deletes may be among them: the end of the topics was reached last at %s, "+
-				"and delete.retention.ms is %v", gone, s.p.topic.name, s.p.n, c.since.UTC().Format(time.RFC3339), c.keeps),
+			Err:  fmt.Errorf("%d records of the transaction are gone from %s [%d] by compaction, and deletes may be among them: %s", gone, s.p.topic.name, s.p.n, why),
 			Hint: "start over with `millrace bootstrap --restart-snapshot --yes` of the job that reads, which empties its tables; read more often, or raise delete.retention.ms of the topics"}
 	}
 	return nil
@@ -169,8 +177,23 @@ func (r *Reader) mend(ctx context.Context) (err error) {
 func (r *Reader) atHead() {
 	c, p := &r.compacted, r.order()
 	if c.headAt > 0 && (len(p.queue) == 0 || p.queue[0].Offset >= c.headAt) {
-		c.since = c.head
+		c.since, c.fresh = c.head, false
 	}
+}
+
+// otherReplica takes note that a partition's leader is another broker than the one that
+// what was read of it came from.
+func (r *Reader) otherReplica(p *partition) {
+	if c := &r.compacted; c.fresh && p.compact && !p.others && p.topic.name != schemaTopic(r.opt.Endpoint.Prefix) {
+		c.since = time.Time{}
+	}
+}
+
+// Aged tells whether the newest cursor says too little of when the end was reached: behind a long
+// idle time, a hole would have it that deletes may be gone.
+func (r *Reader) Aged() bool {
+	c := &r.compacted
+	return c.keeps > 0 && !c.since.IsZero() && c.since.Sub(c.noted) > c.keeps/10
 }
 
 // byKey has the records of a table read as changes by their key, whatever the replica
@@ -178,7 +201,9 @@ func (r *Reader) atHead() {
 func (t *tableReader) byKey(e *Endpoint) error {
 	rel, key, o, err := t.version.Relation()
 	if err == nil && len(key) == 0 {
-		err = errors.New("its records have no key, by which its rows could be told apart")
+		return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: e.Peer, Table: t.version.Name(),
+			Err:  errors.New("its records have no key, by which its rows could be told apart"),
+			Hint: "exclude it here (source.kafka.tables); or give it a primary key at the source, and start over from a new first load at both ends"}
 	}
 	if err == nil {
 		rel.Identity, rel.Key = millrace.IdentityIndex, key

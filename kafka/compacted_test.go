@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -167,6 +168,7 @@ func TestReaderOfACompactedLog(t *testing.T) {
 					if !r.Torn() {
 						t.Error("it is forgotten that the log is torn")
 					}
+					otherReplica(t, e, topic, cursor)
 				}
 			}
 			// Who has read a part of it before sees the rest of it.
@@ -191,6 +193,22 @@ func TestReaderOfACompactedLog(t *testing.T) {
 				t.Errorf("torn: %v, %+v, the rows are %s", r.Torn(), x, got)
 			}
 		})
+	}
+}
+
+// otherReplica has a cursor say that what was read came from another broker, which may have
+// been cleaned at other times: no hole is accepted behind it.
+func otherReplica(t *testing.T, e *kafka.Endpoint, topic string, cursor []byte) {
+	t.Helper()
+	cursor = bytes.Clone(cursor)
+	at := bytes.Index(cursor, []byte(topic)) + len(topic) + 16 + 1 // behind its id and the number of partitions
+	if leader := cursor[at:][3]; leader != 2 {
+		t.Fatalf("no broker 1 in %x", cursor[at:])
+	}
+	cursor[at+3] = 4
+	_, err := openReader(t, kafka.ReaderOptions{Endpoint: e, History: history, Cursor: cursor}).Next(deadline(t))
+	if millrace.KindOf(err) != millrace.KindResync || !strings.Contains(err.Error(), "another leader") || millrace.HintOf(err) == "" {
+		t.Errorf("from another replica: %v", err)
 	}
 }
 
@@ -282,11 +300,22 @@ func TestSourceTellsOfATornLog(t *testing.T) {
 	var told []bool
 	from := *e
 	from.Peer = millrace.PeerSource
-	s := kafka.NewSource(kafka.SourceOptions{Endpoint: &from, OnTorn: func(torn bool) { told = append(told, torn) }})
-	t.Cleanup(func() { _ = s.Close() })
-	if err := s.Start(deadline(t), millrace.Checkpoint{History: *history}); err != nil {
-		t.Fatal(err)
+	source := func(cursor []byte) *kafka.Source {
+		t.Helper()
+		s := kafka.NewSource(kafka.SourceOptions{Endpoint: &from, OnTorn: func(torn bool) { told = append(told, torn) }})
+		t.Cleanup(func() { _ = s.Close() })
+		if err := s.Start(deadline(t), millrace.Checkpoint{History: *history, Cursor: cursor}); err != nil {
+			t.Fatal(err)
+		}
+		return s
 	}
+	s := source(nil)
+	torn := next(t, s, false).Cursor
+	s = source(torn)
+	if fmt.Sprint(told) != "[true true]" {
+		t.Errorf("who goes on there is told %v", told)
+	}
+	told, s = nil, source(nil)
 	for range 4 {
 		next(t, s, false)
 	}
@@ -301,5 +330,69 @@ func TestSourceTellsOfATornLog(t *testing.T) {
 	s.Ack(550)
 	if fmt.Sprint(told) != "[true false]" {
 		t.Errorf("behind it it is told %v", told)
+	}
+}
+
+// Records that went otherwise than by compaction are no hole: neither for who begins nor for who
+// goes on without having read any of the partition.
+func TestReaderOfACompactedLogWithoutItsBeginning(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	a, b := relation(1, "a"), relation(2, "b")
+	w := compactedJob(t, e, krecord.JSON, a)
+	for n, c := range []millrace.Change{set(b, millrace.Insert, 1, "b"), set(a, millrace.Insert, 1, "lost"), set(a, millrace.Insert, 2, "a")} {
+		x := one(n+1, c)
+		write(t, w, x)
+		awaitDurable(t, w, x.End)
+	}
+	topic := kafka.TopicOf(e.Prefix, a.Name)
+	alterTopic(t, k, topic, "cleanup.policy=delete")
+	offsets := kadm.Offsets{}
+	offsets.Add(kadm.Offset{Topic: topic, At: 1})
+	if res, err := admin(t, k).DeleteRecords(deadline(t), offsets); err != nil || res.Error() != nil {
+		t.Fatal(err, res.Error())
+	}
+	alterTopic(t, k, topic, "cleanup.policy=compact")
+	var cursor []byte
+	for _, what := range []string{"begins", "goes on"} {
+		r := openReader(t, kafka.ReaderOptions{Endpoint: e, History: history, Cursor: cursor})
+		if cursor == nil {
+			x, _ := whole(t, r)
+			cursor = x.Cursor
+		}
+		if x, err := r.Next(deadline(t)); millrace.KindOf(err) != millrace.KindResync || !strings.Contains(err.Error(), "history expired") {
+			t.Errorf("who %s is given %+v, %v", what, x, err)
+		}
+	}
+}
+
+// While nothing comes, the cursor says now and then that the end was there.
+func TestCursorsOfAnIdleCompactedLog(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	a := relation(1, "a")
+	w := compactedJob(t, e, krecord.JSON, a)
+	x := one(1, set(a, millrace.Insert, 1, "a"))
+	write(t, w, x)
+	awaitDurable(t, w, x.End)
+	alterTopic(t, k, kafka.TopicOf(e.Prefix, a.Name), "delete.retention.ms=10000")
+	from := *e
+	from.Peer = millrace.PeerSource
+	s := kafka.NewSource(kafka.SourceOptions{Endpoint: &from})
+	t.Cleanup(func() { _ = s.Close() })
+	if err := s.Start(deadline(t), millrace.Checkpoint{History: *history}); err != nil {
+		t.Fatal(err)
+	}
+	next(t, s, false)
+	for range 3 {
+		if x, err := s.Next(deadline(t)); err != nil || x.Chunk == nil || x.End != 150 || len(x.Cursor) == 0 {
+			t.Fatalf("%+v, %v", x, err)
+		}
+	}
+	_, err := kafka.OpenReader(deadline(t), kafka.ReaderOptions{Endpoint: e, History: history, Cursor: []byte{99}})
+	if millrace.KindOf(err) != millrace.KindPreflight || millrace.HintOf(err) == "" {
+		t.Errorf("a cursor of a newer version: %v", err)
 	}
 }

@@ -8,18 +8,22 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/millrace/millrace"
 )
 
 // The cursor holds, for each topic, its id, and for each partition the offset
 // behind the last record that was used and the epoch of the leader that it was read
 // from: what must not have changed, or be lost, when reading goes on. Before them stands
-// when everything up to the end was read, in seconds since 1970, whether the
-// log is torn: then each partition says whether it has to do with that; and the
+// when everything up to the end was read, in seconds since 1970; whether the
+// log is torn: then each partition says whether it has to do with that; whether
+// the end was never reached: then each has the leader as well; and the
 // share, if there is one. (Version 1 had none of that.)
 const (
 	cursorVersion = 2
 	cursorTorn    = 1
 	cursorShare   = 2
+	cursorFresh   = 4
 )
 
 func (r *Reader) cursor() []byte {
@@ -30,11 +34,12 @@ func (r *Reader) cursor() []byte {
 	size := 2 + 3*binary.MaxVarintLen64
 	for i := range r.places {
 		p := &r.places[i]
-		size += len(p.head) + len(p.parts)*(binary.MaxVarintLen64+binary.MaxVarintLen32+1)
+		size += len(p.head) + len(p.parts)*(binary.MaxVarintLen64+2*binary.MaxVarintLen32+1)
 	}
 	c := &r.compacted
 	b := binary.AppendUvarint(append(make([]byte, 0, size), cursorVersion), uint64(max(c.since.Unix(), 0)))
-	b = append(b, flag(c.torn)*cursorTorn|flag(r.opt.Share != nil)*cursorShare)
+	b = append(b, flag(c.torn)*cursorTorn|flag(r.opt.Share != nil)*cursorShare|flag(c.fresh)*cursorFresh)
+	c.noted = c.since
 	if s := r.opt.Share; s != nil {
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.N)), uint64(s.Of))
 	}
@@ -46,6 +51,9 @@ func (r *Reader) cursor() []byte {
 			b = binary.AppendVarint(b, int64(p.topic.epochs[n]))
 			if c.torn {
 				b = append(b, flag(part.torn))
+			}
+			if c.fresh {
+				b = binary.AppendVarint(b, int64(p.topic.leaders[n]))
 			}
 		}
 	}
@@ -90,13 +98,18 @@ func (r *Reader) drained() []byte {
 	return r.cursor()
 }
 
-var errCursor = errors.New("the cursor in the checkpoint is malformed")
+// malformedCursor is the error of a cursor that this version can't read.
+func (r *Reader) malformedCursor() error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
+		Err:  errors.New("the cursor in the checkpoint can't be read: it is malformed, or a newer version has written it"),
+		Hint: "use the newest version of Millrace that the job has run with; or start over, `millrace bootstrap --restart-snapshot --yes`"}
+}
 
 // restore takes up the cursor.
 func (r *Reader) restore(ctx context.Context) error {
 	c := &r.compacted
 	if len(r.opt.Cursor) == 0 {
-		c.since = time.Now()
+		c.since, c.fresh = time.Now(), true
 		return nil
 	}
 	x, was := cursorBytes{rest: r.opt.Cursor[1:]}, Share{}
@@ -107,12 +120,12 @@ func (r *Reader) restore(ctx context.Context) error {
 			c.since = time.Unix(int64(at), 0)
 		}
 		flags := x.take(1)[0]
-		c.torn, c.until = flags&cursorTorn != 0, -1
+		c.torn, c.until, c.fresh, c.noted = flags&cursorTorn != 0, -1, flags&cursorFresh != 0, c.since
 		if flags&cursorShare != 0 {
 			was = Share{int(x.uvarint()), int(x.uvarint())}
 		}
 	default:
-		return errCursor
+		return r.malformedCursor()
 	}
 	if err := r.sameShare(was); err != nil {
 		return err
@@ -122,13 +135,16 @@ func (r *Reader) restore(ctx context.Context) error {
 		id := [16]byte(x.take(16))
 		count := x.uvarint()
 		if count > 1<<20 {
-			return errCursor
+			return r.malformedCursor()
 		}
 		read := make([]position, count)
 		for i := range read {
 			read[i] = position{partition: int32(i), at: int64(x.uvarint()), epoch: int32(x.varint())}
 			if c.torn {
 				read[i].torn = x.take(1)[0] == 1
+			}
+			if c.fresh {
+				read[i].leader = int32(x.varint())
 			}
 		}
 		if x.bad {
@@ -139,7 +155,7 @@ func (r *Reader) restore(ctx context.Context) error {
 		}
 	}
 	if x.bad {
-		return errCursor
+		return r.malformedCursor()
 	}
 	return nil
 }
@@ -201,6 +217,9 @@ func (r *Reader) resume(ctx context.Context, name string, id [16]byte, read []po
 		return err
 	}
 	for i := range read {
+		if read[i].leader != t.leaders[i] && read[i].at > 0 {
+			r.otherReplica(r.parts[slot{name, int32(i)}])
+		}
 		p, offset := r.parts[slot{name, int32(i)}], read[i].at
 		if offset < p.first && name == r.main() {
 			return r.expired(p, offset)

@@ -16,6 +16,7 @@ type position struct {
 	epoch     int32
 	at        int64 // behind the last record or marker
 	torn      bool  // see compacted
+	leader    int32 // as well
 }
 
 // endOfEpoch asks a partition's leader where the epoch of a position ends, or the last
@@ -85,6 +86,11 @@ func (r *Reader) adopt(ctx context.Context, t, fresh *topic, upto int64) error {
 	}
 	if err := r.verify(ctx, fresh, read...); err != nil {
 		return err
+	}
+	for i := range t.leaders {
+		if p := r.parts[slot{t.name, int32(i)}]; p != nil && i < len(fresh.leaders) && fresh.leaders[i] != t.leaders[i] && p.next > p.first {
+			r.otherReplica(p)
+		}
 	}
 	*t = *fresh
 	return nil

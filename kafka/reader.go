@@ -94,7 +94,7 @@ type partition struct {
 	topic   *topic
 	n       int32
 	next    int64         // to fetch
-	used    int64         // behind the last record that was given out
+	used    int64         // behind the last record that was given out; 0 if none was
 	queue   []*kgo.Record // fetched and not given out
 	bytes   int64
 	high    int64 // high watermark of the newest page
@@ -102,7 +102,7 @@ type partition struct {
 	first   int64 // log start of the newest page
 	compact bool
 	torn    bool // of a compacted one: records are missing, see compacted
-	cut     bool // of a compacted one: what was not read may be gone otherwise
+	cut     bool // of a compacted one: the log begins behind used, so that records may be gone otherwise
 	others  bool // another worker's
 }
 
@@ -275,6 +275,7 @@ func (r *Reader) ready(ctx context.Context) (*millrace.Txn, error) {
 			}
 		}
 		if r.Waiting() {
+			r.atHead()
 			return nil, nil
 		}
 		if err := r.nextEnd(ctx); err != nil {
@@ -369,6 +370,7 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 		}
 		// The page that p has may be older than END: only one that is fetched from
 		// here on has the high watermark that counts.
+		p.cut = p.cut && p.used < p.first
 		r.sources = append(r.sources, &taking{p: p, left: x.Count, until: -1, pages: p.pages})
 	}
 	return nil

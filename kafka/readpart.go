@@ -87,7 +87,7 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 		s := slot{name, int32(i)}
 		if r.parts[s] == nil {
 			at := first[t][i]
-			r.parts[s] = &partition{topic: t, n: int32(i), next: at, used: at, first: at, compact: kept.compact, cut: at > 0, others: !r.wants(name, int32(i))}
+			r.parts[s] = &partition{topic: t, n: int32(i), next: at, first: at, compact: kept.compact, cut: at > 0, others: !r.wants(name, int32(i))}
 		}
 	}
 	return r.parts[slot{name, n}], nil

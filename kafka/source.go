@@ -97,13 +97,19 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	}
 	from := cp.History
 	s.mu.Lock()
-	s.follow, s.from, s.torn, s.acked = f, &from, false, 0
+	s.follow, s.from, s.acked = f, &from, 0
 	s.mu.Unlock()
 	s.reader, err = OpenReader(ctx, ReaderOptions{Endpoint: s.opt.Endpoint, Cursor: cp.Cursor, History: &from, Match: s.opt.Match, Share: s.opt.Share,
 		MaxHeld: s.opt.MaxHeld, Described: s.opt.Described, Log: s.log})
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.whole = 0
+	if torn := s.reader.Torn(); torn != s.torn {
+		s.say(torn)
+	}
+	s.mu.Unlock()
 	s.given, s.sign, s.seen, s.upto = cp.Acked, nil, nil, -1
 	s.marks = cp.Tables
 	s.loads = s.opt.Loads != nil && s.opt.Loads()
@@ -161,7 +167,7 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		return nil, s.opt.Endpoint.wrap("read Kafka", err)
 	}
 	if s.sign == nil {
-		if w == s.seen || !s.due(w) {
+		if !s.aged(w) && (w == s.seen || !s.due(w)) {
 			s.seen = w
 			return nil, nil
 		}
@@ -197,6 +203,9 @@ func (s *Source) due(w *Written) bool {
 	h := w.History
 	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 || w.Beside) || w.From != 0 && w.Acked > s.given
 }
+
+// aged tells whether a sign of life is due though it says nothing new: the cursor that goes with it does.
+func (s *Source) aged(w *Written) bool { return s.reader.Aged() && !s.loads && !w.Gone && w.From != 0 }
 
 // life makes the sign of life of what the writing job says. It has the form of a
 // chunk without rows, since a cursor goes with it: what an idle topic has lost

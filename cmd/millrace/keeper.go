@@ -50,6 +50,7 @@ type keeper struct {
 	reason string
 	hint   string
 	why    string       // the cause of rt.Condition; stands before the reason
+	calm   [2]string    // condition and cause while nothing is waited for
 	dirty  bool         // state, reason or hint are not written
 	shy    bool         // another instance may live: the state is not ours to write
 	told   record.State // the last one that onState was told
@@ -162,9 +163,23 @@ func (k *keeper) waits(reason, hint string) {
 // instance is the name of this process in the record.
 func (k *keeper) instance() string { return k.rt.Instance }
 
+// setCalm takes note of the condition, and why, while nothing is waited for.
+func (k *keeper) setCalm(condition, why string) {
+	k.mu.Lock()
+	now := k.rt.Condition == k.calm[0]
+	k.calm = [2]string{condition, why}
+	k.mu.Unlock()
+	if now {
+		k.setCondition("", "")
+	}
+}
+
 // setCondition takes note of what the instance waits for and why; "" ends it.
 func (k *keeper) setCondition(condition, why string) {
 	k.mu.Lock()
+	if condition == "" {
+		condition, why = k.calm[0], k.calm[1]
+	}
 	changed := k.rt.Condition != condition || k.why != why
 	if k.rt.Condition != condition {
 		clear(k.rivals)

@@ -85,6 +85,19 @@ func TestKeeperWritesBeforeAnythingElse(t *testing.T) {
 		j, _, err2 := record.Read(t.Context(), conn, "shop")
 		return err == nil && err2 == nil && rt.Condition == relay.SourceUnreachable && j.Reason == "connection refused"
 	})
+	k.setCalm(relay.Converging, "rows are right one by one")
+	if k.rt.Condition != relay.SourceUnreachable {
+		t.Errorf("the condition is %q", k.rt.Condition)
+	}
+	k.setCondition("", "")
+	rig.Eventually(t, patience, func() bool {
+		rt, err := record.ReadRuntime(t.Context(), conn, "shop")
+		return err == nil && rt.Condition == relay.Converging
+	})
+	k.setCalm("", "")
+	if k.rt.Condition != "" {
+		t.Errorf("the condition is %q", k.rt.Condition)
+	}
 	if err := k.finish(time.Second, record.Stopped, "a signal", "run"); err != nil {
 		t.Fatal(err)
 	}

@@ -54,6 +54,7 @@ func (u *unbottled) described() []*krecord.TableVersion {
 // unbottle makes the engine of a job whose source is a prefix of topics.
 func (r *runner) unbottle() *engine {
 	e := &engine{loaded: make(chan struct{}, 1)}
+	r.keeper.setCalm(r.calm(false))
 	loads := func() bool { return !r.loaded() }
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
 	u := &unbottled{}
@@ -72,25 +73,12 @@ func (r *runner) unbottle() *engine {
 			u.whole(versions)
 			e.tellLoaded()
 		},
-		OnTorn: func(torn bool) {
-			if torn {
-				r.keeper.setCondition(relay.Converging, "compaction has removed changes that later ones have made void: rows are right one by one, and together once those have come")
-				return
-			}
-			r.keeper.setCondition(r.calm())
-		},
+		OnTorn: func(torn bool) { r.keeper.setCalm(r.calm(torn)) },
 	})
 	e.from = u
 	e.sink = apply.New(r.applyOptions())
 	ro := r.relayOptions()
 	ro.Source, ro.Sink = u, e.sink
-	onCondition := ro.OnCondition
-	ro.OnCondition = func(condition string, cause error) {
-		onCondition(condition, cause)
-		if condition == "" {
-			r.keeper.setCondition(r.calm())
-		}
-	}
 	e.relay = relay.New(ro)
 	return e
 }
@@ -106,8 +94,11 @@ func (s *settings) share() *kafka.Share {
 }
 
 // calm is the condition while nothing is wrong.
-func (s *settings) calm() (condition, why string) {
-	if s.share() != nil {
+func (s *settings) calm(torn bool) (condition, why string) {
+	switch {
+	case torn:
+		return relay.Converging, "compaction has removed changes that later ones have made void: rows are right one by one, and together once those have come"
+	case s.share() != nil:
 		return relay.Converging, "rows are right one by one, and not together (source.kafka.consistency: key)"
 	}
 	return "", ""

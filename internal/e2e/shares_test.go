@@ -29,6 +29,11 @@ func TestConsistencyByKey(t *testing.T) {
 			From: fmt.Sprintf("{brokers: [%q], prefix: %s, consistency: key, share: %d/2}", k.Brokers()[0], r.prefix, n+1)})
 	}
 	r.in.Start(t, "--bootstrap")
+	r.target.SQL(t, "CREATE TABLE fleeting (id int, at numeric, v text, PRIMARY KEY (id, at)); INSERT INTO fleeting VALUES (99, 1, 'of nobody')")
+	if b := jobs[0].Run(t, "bootstrap"); b.Code == blackbox.Done || !strings.Contains(b.Stderr, "holds rows at the destination") {
+		t.Errorf("rows of nobody: %d %s%s", b.Code, b.Stdout, b.Stderr)
+	}
+	r.target.SQL(t, "TRUNCATE fleeting")
 	for _, j := range jobs {
 		j.Start(t, "--bootstrap")
 	}
