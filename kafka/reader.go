@@ -492,6 +492,9 @@ func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change
 		if err := tr.byKey(r.opt.Endpoint); err != nil {
 			return last, err
 		}
+		if !r.from.p.compact && !tr.uniqueKey() { // the other ones were looked at by who writes
+			return last, severalRows(r.opt.Endpoint, tr.version)
+		}
 	}
 	c, kind, err := tr.decoder.Decode(rec, mem)
 	if err != nil {

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
+	"strings"
 
 	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // Share is the part of a prefix's partitions that one of several workers reads: the Nth
@@ -64,6 +67,39 @@ func (r *Reader) byKeyProblem() error {
 	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
 		Err:  errors.New("the prefix has layout stream, one partition with all tables in it, of which there are no shares"),
 		Hint: "read it with source.kafka.consistency: transaction"}
+}
+
+// uniqueKey tells whether a table's description says that rows have different keys: it is that
+// of the replica identity, or a constraint of the source is about some of its columns.
+func (t *tableReader) uniqueKey() bool {
+	v := t.version
+	if v.Identity != millrace.IdentityFull.String() {
+		return true // any other one is unique, and no key goes beyond it
+	}
+	for _, c := range v.Constraints {
+		_, list, ok := strings.Cut(c.Definition, "(")
+		list, _, end := strings.Cut(list, ")")
+		if c.Kind == "foreign_key" || !ok || !end {
+			continue
+		}
+		among := func(column string) bool {
+			if s, ok := strings.CutPrefix(column, `"`); ok {
+				column = strings.ReplaceAll(strings.TrimSuffix(s, `"`), `""`, `"`)
+			}
+			return slices.Contains(v.Key, column)
+		}
+		if !slices.ContainsFunc(strings.Split(list, ", "), func(column string) bool { return !among(column) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// severalRows is the error of a table that may have several rows with one record key.
+func severalRows(e *Endpoint, v *krecord.TableVersion) error {
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: e.Peer, Table: v.Name(),
+		Err:  fmt.Errorf("several of its rows may have one key (%s): no primary key or unique constraint of the source is about it (consistency: key)", strings.Join(v.Key, ", ")),
+		Hint: "exclude it here (source.kafka.tables) or use consistency: transaction; or add the constraint at the source, and start over from a new first load at both ends"}
 }
 
 // truncatedByKey is the error of a TRUNCATE of a table with several partitions.

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
+	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // Shares of a prefix have each change once between them, those of a key in one of them and in
@@ -82,5 +84,35 @@ func TestSharesOfAPrefix(t *testing.T) {
 	}
 	if stopped != 1 {
 		t.Errorf("a TRUNCATE stops %d of the shares", stopped)
+	}
+}
+
+// Rows that may have one key between them can't be told apart by it.
+func TestSharesNeedAKeyThatIsUnique(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	for constraint, fine := range map[string]bool{"": false, `PRIMARY KEY (id, v)`: false, `UNIQUE ("id")`: true, "PRIMARY KEY (id)": true} {
+		e := endpoint(k, newPrefix())
+		o := readable(t, e, 1)
+		a := relation(1, "a")
+		a.Identity, a.Key = millrace.IdentityFull, []int{0, 1}
+		o.Keys = map[millrace.TableName][]string{a.Name: {"id"}}
+		describe := o.Describe
+		o.Describe = func(ctx context.Context, rel *millrace.Relation, key []int) (*krecord.TableVersion, error) {
+			v, err := describe(ctx, rel, key)
+			if constraint != "" {
+				v.Constraints = append(v.Constraints, krecord.ConstraintDef{Name: "c", Kind: "unique", Definition: constraint})
+			}
+			return v, err
+		}
+		loaded(t, o, a)
+		s, _ := claimed(t, o)
+		write(t, s, one(1, set(a, millrace.Insert, 1, "a")))
+		awaitDurable(t, s, 150)
+		r := openReader(t, kafka.ReaderOptions{Endpoint: e, History: history, Share: &kafka.Share{N: 1, Of: 1}})
+		_, err := r.Next(deadline(t))
+		if !fine && (millrace.KindOf(err) != millrace.KindPreflight || !strings.Contains(err.Error(), "several of its rows") || millrace.HintOf(err) == "") || fine && err != nil {
+			t.Errorf("constraint %q: %v", constraint, err)
+		}
 	}
 }
