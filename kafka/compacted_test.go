@@ -309,13 +309,12 @@ func TestSourceTellsOfATornLog(t *testing.T) {
 		}
 		return s
 	}
-	s := source(nil)
-	torn := next(t, s, false).Cursor
-	s = source(torn)
+	source(next(t, source(nil), false).Cursor)
 	if fmt.Sprint(told) != "[true true]" {
 		t.Errorf("who goes on there is told %v", told)
 	}
-	told, s = nil, source(nil)
+	told = nil
+	s := source(nil)
 	for range 4 {
 		next(t, s, false)
 	}
