@@ -205,10 +205,10 @@ func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job str
 	}
 }
 
-// unsettled tells whether a broker that leads a topic according to the metadata
+// unsettled tells whether a topic has no leader yet, or the one that the metadata names
 // does not know it: not yet, or no longer.
 func unsettled(err error) bool {
-	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID)
+	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.LeaderNotAvailable)
 }
 
 func (c *controlReader) once(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
