@@ -52,9 +52,17 @@ func (c *Control) write(ctx context.Context, op string, records ...*kgo.Record) 
 }
 
 // SetState writes the job's state with its reason and hint, under the epoch that
-// the record has now.
+// the record has now; or has in a moment, if somebody is just claiming the job.
 func (c *Control) SetState(ctx context.Context, state record.State, reason, hint string) error {
 	s, err := c.Read(ctx)
+	for n := 0; n < 10 && err == nil && s.undecided; n++ {
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		s, err = c.Read(ctx)
+	}
 	if err != nil {
 		return err
 	}
