@@ -73,7 +73,8 @@ func runKafka(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.cluster.Close()) }()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(b.cluster.Brokers()...))
+	// By default it looks for new topics every five seconds only.
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.cluster.Brokers()...), kgo.MetadataMinAge(10*time.Millisecond))
 	if err != nil {
 		return err
 	}
