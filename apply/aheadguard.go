@@ -35,23 +35,28 @@ const (
 	othersWait  = "100 ms"
 )
 
-// waitsSQL tells whether a session of ours waits for a backend, be it behind others: who
-// waits for a table to be free of the one keeps all others off it.
+// waitsSQL gives what a session of ours waits for that a backend holds up, be it behind
+// others: who waits for a table to be free of the one keeps all others off it.
 const waitsSQL = `
-WITH RECURSIVE b(pid) AS (
-	SELECT s.pid FROM pg_catalog.pg_stat_activity s
-	 WHERE s.wait_event_type = 'Lock' AND s.pid <> $1::int AND (s.pid = $2::int OR s.application_name IN
+WITH RECURSIVE b(pid, lock) AS (
+	SELECT s.pid, s.wait_event FROM pg_catalog.pg_stat_activity s
+	 WHERE s.wait_event_type = 'Lock' AND s.wait_event <> ALL (` + momentary + `) AND s.pid <> $1::int AND (s.pid = $2::int OR s.application_name IN
 	       (pg_catalog.current_setting('application_name'), pg_catalog.replace(pg_catalog.current_setting('application_name'), ':watch', ':apply')))
 	UNION
-	SELECT x.pid FROM b CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(b.pid)) AS x(pid))
-SELECT EXISTS (SELECT FROM b WHERE b.pid = $1::int)`
+	SELECT x.pid, b.lock FROM b CROSS JOIN LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(b.pid)) AS x(pid))
+SELECT COALESCE(pg_catalog.min(lock), '') FROM b WHERE pid = $1::int`
 
-// othersSQL tells whether anybody does. What sessions of other roles wait for is in
+// othersSQL gives what anybody waits for. What sessions of other roles wait for is in
 // pg_locks only.
 const othersSQL = `
-SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
-	WHERE NOT l.granted AND l.pid <> $1::int AND l.waitstart < pg_catalog.clock_timestamp() - '` + othersWait + `'::interval
-	  AND $1::int = ANY (pg_catalog.pg_blocking_pids(l.pid)))`
+SELECT COALESCE(pg_catalog.min(l.locktype), '') FROM pg_catalog.pg_locks l
+ WHERE NOT l.granted AND l.locktype <> ALL (` + momentary + `) AND l.pid <> $1::int AND l.waitstart < pg_catalog.clock_timestamp() - '` + othersWait + `'::interval
+   AND $1::int = ANY (pg_catalog.pg_blocking_pids(l.pid))`
+
+// momentary are the locks that no transaction holds until its end: two that write into
+// one table wait for each other's extension of it all the time
+// (https://www.postgresql.org/docs/18/monitoring-stats.html#WAIT-EVENT-LOCK-TABLE).
+const momentary = `ARRAY['extend', 'page', 'frozenid', 'spectoken', 'speculative token']`
 
 // Why it is given up.
 var errGaveWay = errors.New("others were waiting for it")
@@ -90,16 +95,16 @@ func (a *ahead) inTheWay(ctx context.Context, conn *pgx.Conn, pid uint32, others
 	if a.stand.Load() == aheadReady {
 		return false
 	}
-	var waits bool
-	err := conn.QueryRow(ctx, waitsSQL, pid, a.w.pid).Scan(&waits)
-	if err == nil && !waits && others {
-		err = conn.QueryRow(ctx, othersSQL, pid).Scan(&waits)
+	var lock string // what somebody waits for
+	err := conn.QueryRow(ctx, waitsSQL, pid, a.w.pid).Scan(&lock)
+	if err == nil && lock == "" && others {
+		err = conn.QueryRow(ctx, othersSQL, pid).Scan(&lock)
 	}
-	if err == nil && !waits || !a.stand.CompareAndSwap(aheadOpen, aheadGone) {
+	if err == nil && lock == "" || !a.stand.CompareAndSwap(aheadOpen, aheadGone) {
 		return false
 	}
-	if waits {
-		a.x.log.Info("a transaction that was applied while it is open stood in the way, and is applied once it is committed", "xid", a.xid)
+	if lock != "" {
+		a.x.log.Info("a transaction that was applied while it is open stood in the way, and is applied once it is committed", "xid", a.xid, "lock", lock)
 	}
 	return true
 }

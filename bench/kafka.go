@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,24 +50,13 @@ type kafkaBench struct {
 	worker  *connect
 }
 
-func runKafka(ctx context.Context, o options) (err error) {
+func runKafka(ctx context.Context, o options) error {
 	b := &kafkaBench{bench: &bench{options: o}}
-	if b.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if err := b.build(ctx); err != nil {
-		return err
-	}
-	if b.report, err = loadReport(b.resultPath()); err != nil {
-		return err
-	}
-	for name, srv := range map[string]**server{"source": &b.source, "target": &b.target} {
-		if *srv, err = startServer(ctx, name); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, (*srv).Close()) }()
-	}
+	return b.between(ctx, func() error { return b.besideDebezium(ctx) })
+}
+
+// besideDebezium takes all sets that are wanted, with a broker and Debezium's worker.
+func (b *kafkaBench) besideDebezium(ctx context.Context) (err error) {
 	if b.cluster, err = kafkaserver.Start(ctx, kafkaserver.Options{Name: "-bench", JVM: brokerJVM}); err != nil {
 		return err
 	}
@@ -85,9 +73,6 @@ func runKafka(ctx context.Context, o options) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.worker.close()) }()
-	}
-	if err := b.describe(ctx); err != nil {
-		return err
 	}
 	b.report.Native = ""
 	for _, w := range kafkaSets {

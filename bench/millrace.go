@@ -24,9 +24,50 @@ const (
 
 // millraceApplier is the program itself, run as a user would.
 type millraceApplier struct {
+	program
 	notEager bool // with apply.eager: off
-	client   *client
-	watch    *memoryWatch
+}
+
+// program is the binary while it runs, with its memory watched.
+type program struct {
+	client *client
+	watch  *memoryWatch
+}
+
+func (p *program) launch(ctx context.Context, binary, config string) error {
+	c, err := startClient(ctx, binary, "run", "-c", config)
+	if err != nil {
+		return err
+	}
+	p.client, p.watch = c, watchMemory(c.PID())
+	return nil
+}
+
+func (p *program) broken() error {
+	if p.client.Alive() {
+		return nil
+	}
+	return p.client.failure(errors.Join(errStopped, p.client.Wait()))
+}
+
+// figures are those of the process so far; its memory is not watched any more.
+func (p *program) figures(m *sample) {
+	m.ClientCPU = seconds(cpuOf(p.client.PID()))
+	m.PeakBytes, m.MedianBytes = p.watch.stop()
+	p.watch = nil
+}
+
+// end has it end, if it runs.
+func (p *program) end() (err error) {
+	if p.watch != nil {
+		p.watch.stop()
+		p.watch = nil
+	}
+	if p.client != nil {
+		err = p.client.terminate()
+		p.client = nil
+	}
+	return err
 }
 
 func (a *millraceApplier) name() string {
@@ -108,26 +149,12 @@ func (a *millraceApplier) start(ctx context.Context, s *stage) error {
 			return err
 		}
 	}
-	c, err := startClient(ctx, s.millrace, "run", "-c", config)
-	if err != nil {
-		return err
-	}
-	a.client, a.watch = c, watchMemory(c.PID())
-	return nil
-}
-
-func (a *millraceApplier) broken() error {
-	if a.client.Alive() {
-		return nil
-	}
-	return a.client.failure(errors.Join(errStopped, a.client.Wait()))
+	return a.launch(ctx, s.millrace, config)
 }
 
 func (a *millraceApplier) observe(ctx context.Context, s *stage, m *sample) {
-	m.ClientCPU = seconds(cpuOf(a.client.PID()))
 	m.RowPath = s.rowPath(ctx)
-	m.PeakBytes, m.MedianBytes = a.watch.stop()
-	a.watch = nil
+	a.figures(m)
 }
 
 // rowPath asks the process how many transactions took the row path; nil when
@@ -158,14 +185,5 @@ func (s *stage) rowPath(ctx context.Context) *int64 {
 }
 
 func (a *millraceApplier) disarm(ctx context.Context, s *stage) error {
-	var err error
-	if a.watch != nil {
-		a.watch.stop()
-		a.watch = nil
-	}
-	if a.client != nil {
-		err = a.client.terminate()
-		a.client = nil
-	}
-	return errors.Join(err, s.source.dropSlot(ctx, millraceSlot))
+	return errors.Join(a.end(), s.source.dropSlot(ctx, millraceSlot))
 }

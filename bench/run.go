@@ -33,8 +33,14 @@ func setNames() []string {
 	return append(names, "latency", "load", "wait", "watch", "memory", "connector")
 }
 
-func run(ctx context.Context, o options) (err error) {
+func run(ctx context.Context, o options) error {
 	b := &bench{options: o}
+	return b.between(ctx, func() error { return errors.Join(b.measure(ctx), b.judge()) })
+}
+
+// between does the work with a directory, a binary, the report so far and two
+// servers, all of which but the report is gone behind it.
+func (b *bench) between(ctx context.Context, work func() error) (err error) {
 	if b.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
 		return err
 	}
@@ -54,7 +60,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := b.describe(ctx); err != nil {
 		return err
 	}
-	return errors.Join(b.measure(ctx), b.judge())
+	return work()
 }
 
 // build makes the binary unless one is given or nothing needs it.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,11 +78,10 @@ func (*directApplier) name() string { return nameDirect }
 // unbottleApplier is the program from the topics to the target. What it says of the
 // source's CPU time is the broker's.
 type unbottleApplier struct {
+	program
 	b      *kafkaBench
 	w      kafkaSet
 	config string
-	client *client
-	watch  *memoryWatch
 	broker time.Duration
 }
 
@@ -98,37 +96,14 @@ func (a *unbottleApplier) arm(ctx context.Context, s *stage) (err error) {
 	return err
 }
 
-func (a *unbottleApplier) start(ctx context.Context, s *stage) (err error) {
+func (a *unbottleApplier) start(ctx context.Context, s *stage) error {
 	a.broker = cpuOf(a.b.cluster.PID(1))
-	if a.client, err = startClient(ctx, s.millrace, "run", "-c", a.config); err != nil {
-		return err
-	}
-	a.watch = watchMemory(a.client.PID())
-	return nil
-}
-
-func (a *unbottleApplier) broken() error {
-	if a.client.Alive() {
-		return nil
-	}
-	return a.client.failure(errors.Join(errStopped, a.client.Wait()))
+	return a.launch(ctx, s.millrace, a.config)
 }
 
 func (a *unbottleApplier) observe(_ context.Context, _ *stage, m *sample) {
-	m.ClientCPU = seconds(cpuOf(a.client.PID()))
 	m.SourceCPU = seconds(cpuOf(a.b.cluster.PID(1)) - a.broker)
-	m.PeakBytes, m.MedianBytes = a.watch.stop()
-	a.watch = nil
+	a.figures(m)
 }
 
-func (a *unbottleApplier) disarm(context.Context, *stage) (err error) {
-	if a.watch != nil {
-		a.watch.stop()
-		a.watch = nil
-	}
-	if a.client != nil {
-		err = a.client.terminate()
-		a.client = nil
-	}
-	return err
-}
+func (a *unbottleApplier) disarm(context.Context, *stage) error { return a.end() }

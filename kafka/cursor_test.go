@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
 )
@@ -37,17 +38,24 @@ func asVersion1(cursor []byte) []byte {
 	return old
 }
 
-// A cursor of the version before is taken up, and one that is cut off is refused, wherever.
-func TestCursors(t *testing.T) {
-	t.Parallel()
+// firstOfTwo gives the first of two transactions of a table, as a reader does.
+func firstOfTwo(t *testing.T, partitions int) (*kafka.Endpoint, *millrace.Txn) {
+	t.Helper()
 	e := endpoint(rig.SharedKafka(t), newPrefix())
-	o := readable(t, e, 2)
+	o := readable(t, e, partitions)
 	a := relation(1, "a")
 	loaded(t, o, a)
 	s, _ := claimed(t, o)
 	write(t, s, txn(1, "v", a), txn(2, "v", a))
 	awaitDurable(t, s, 250)
 	x, _ := whole(t, openReader(t, kafka.ReaderOptions{Endpoint: e}))
+	return e, x
+}
+
+// A cursor of the version before is taken up, and one that is cut off is refused, wherever.
+func TestCursors(t *testing.T) {
+	t.Parallel()
+	e, x := firstOfTwo(t, 2)
 	r := openReader(t, kafka.ReaderOptions{Endpoint: e, Cursor: asVersion1(x.Cursor)})
 	if next, _ := whole(t, r); next.Commit != 200 {
 		t.Errorf("from a cursor of version 1 comes %v", next.Commit)

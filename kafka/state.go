@@ -211,6 +211,7 @@ func unsettled(err error) bool {
 	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.LeaderNotAvailable)
 }
 
+// once is state for brokers that agree.
 func (c *controlReader) once(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
 	found, err := topics(ctx, cl, name)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/internal/rig/child"
 )
 
@@ -83,10 +82,7 @@ func (p *platform) flushed(t *testing.T) string {
 // and nothing else.
 func TestAcknowledgements(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.config["mode"], p.config["ack"] = "continuous", "stdin"
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, config{"mode": "continuous", "ack": "stdin"})
 	before := p.flushed(t)
 	l := p.start(t)
 	r := p.reader()
@@ -139,10 +135,7 @@ func TestAcknowledgements(t *testing.T) {
 // TestWrongAcknowledgement: what can't be true ends the run.
 func TestWrongAcknowledgement(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.config["mode"], p.config["ack"] = "continuous", "stdin"
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, config{"mode": "continuous", "ack": "stdin"})
 	l := p.start(t)
 	if _, err := io.WriteString(l.stdin, "{\"ack\":1000000}\n"); err != nil {
 		t.Fatal(err)
@@ -168,10 +161,7 @@ func TestWrongAcknowledgement(t *testing.T) {
 // are written. A reader that goes on from the last state has all of them.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.config["mode"], p.config["ack"] = "continuous", "stdin"
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, config{"mode": "continuous", "ack": "stdin"})
 	r := p.reader()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

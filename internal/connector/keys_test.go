@@ -166,9 +166,7 @@ func TestRefreshByChosenKey(t *testing.T) {
 // a transaction, and beside what an earlier sync has written and no state speaks of.
 func TestCursor(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	p.only("orders", "items") // log has no cursor
 	var all []message
 	all = append(all, p.sync(t)...)

@@ -47,6 +47,19 @@ func newPlatform(t *testing.T, server *rig.Postgres, schema string) *platform {
 	return p
 }
 
+type config map[string]any
+
+// shopWithSlot is a platform that has discovered the shop and can begin, configured
+// beyond the defaults.
+func shopWithSlot(t *testing.T, beyond config) *platform {
+	t.Helper()
+	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
+	maps.Copy(p.config, beyond)
+	p.makeSlot(t)
+	p.discover(t)
+	return p
+}
+
 // makeSlot is what an operator does before the first sync.
 func (p *platform) makeSlot(t *testing.T) {
 	t.Helper()

@@ -7,17 +7,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/millrace/millrace/internal/rig"
 )
 
 // TestInstalledName: under its other name the program is the connector alone, as a
 // copy and as a link.
 func TestInstalledName(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	program, err := os.ReadFile(p.binary)
 	if err != nil {
 		t.Fatal(err)

@@ -50,10 +50,7 @@ func TestSyncs(t *testing.T) {
 	for _, states := range []string{"global", "stream"} {
 		t.Run(states, func(t *testing.T) {
 			t.Parallel()
-			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-			p.config["state_type"] = states
-			p.makeSlot(t)
-			p.discover(t)
+			p := shopWithSlot(t, config{"state_type": states})
 			r := p.reader()
 			first := p.sync(t)
 			r.take(first)
@@ -83,10 +80,7 @@ func TestSyncs(t *testing.T) {
 // for incremental always, and of every sync as the first generation.
 func TestNotOffered(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.config["state_type"] = "stream"
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, config{"state_type": "stream"})
 	for _, s := range p.streams {
 		s["sync_mode"], s["generation_id"] = "incremental", 1
 	}
@@ -107,9 +101,7 @@ func TestNotOffered(t *testing.T) {
 // the configuration; platforms try again.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	p.config["url"] = "host=127.0.0.1 port=1 dbname=shop user=reader"
 	messages, code := p.run(t, "read", p.readArgs(t)...)
 	if got := failure(messages); code != 1 || !strings.HasPrefix(got, "transient_error") {
@@ -150,9 +142,7 @@ func statuses(t *testing.T, messages []message) {
 // that took all records before it comes to the same tables.
 func TestEveryState(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	for i := range 30 {
 		p.source.SQL(t, fmt.Sprintf("INSERT INTO orders VALUES (%d, 'n', 1); UPDATE orders SET total = total + 1 WHERE id %% 30 = %d; DELETE FROM items WHERE orders = %d", 2000+i, i, i+50))
 	}
@@ -178,9 +168,7 @@ func TestEveryState(t *testing.T) {
 // not left at the platform, wherever the chunks come in between.
 func TestTakenBack(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	for range 5 {
 		p.source.SQL(t, "INSERT INTO orders SELECT g, repeat('x', 1000), 1 FROM generate_series(10001, 14000) g")
 		p.source.SQL(t, "DELETE FROM orders WHERE id > 10000")
@@ -194,9 +182,7 @@ func TestTakenBack(t *testing.T) {
 // incomplete; the others are read, and go on being read.
 func TestMissingTable(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, nil)
 	r := p.reader()
 	r.take(p.sync(t))
 	p.source.SQL(t, "DROP TABLE items; DROP TABLE log; UPDATE orders SET total = 7 WHERE id < 10")
@@ -234,10 +220,7 @@ func TestAwayForAWhile(t *testing.T) {
 	} {
 		t.Run(states, func(t *testing.T) {
 			t.Parallel()
-			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-			p.config["state_type"] = states
-			p.makeSlot(t)
-			p.discover(t)
+			p := shopWithSlot(t, config{"state_type": states})
 			r := p.reader()
 			r.take(p.sync(t))
 			p.config["tables"] = []string{"public.*", "!public.items"}
@@ -261,10 +244,7 @@ func TestOlderState(t *testing.T) {
 	for _, states := range []string{"global", "stream"} {
 		t.Run(states, func(t *testing.T) {
 			t.Parallel()
-			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-			p.config["state_type"] = states
-			p.makeSlot(t)
-			p.discover(t)
+			p := shopWithSlot(t, config{"state_type": states})
 			p.sync(t)
 			old := maps.Clone(p.states)
 			for i := range 2 { // the second one is given the state of the first, which moves the slot

@@ -23,10 +23,7 @@ func TestSlotLSNAdvances(t *testing.T) {
 	for _, mode := range []string{"poll", "continuous"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-			p.config["mode"] = mode
-			p.makeSlot(t)
-			p.discover(t)
+			p := shopWithSlot(t, config{"mode": mode})
 			p.only("orders", "items")
 			ctx, cancel := context.WithCancel(t.Context())
 			var load, platform sync.WaitGroup

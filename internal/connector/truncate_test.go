@@ -14,10 +14,7 @@ import (
 // which goes on once the platform has cleared the stream.
 func TestTruncate(t *testing.T) {
 	t.Parallel()
-	p := newPlatform(t, rig.Shared(t, rig.Newest), shop)
-	p.config["state_type"] = "stream"
-	p.makeSlot(t)
-	p.discover(t)
+	p := shopWithSlot(t, config{"state_type": "stream"})
 	p.source.SQL(t, "INSERT INTO orders SELECT g, 'x', 1 FROM generate_series(2000, 2100) g")
 	p.source.SQL(t, "UPDATE orders SET id = id + 1000 WHERE id = 2001; DELETE FROM orders WHERE id = 2002")
 	p.source.SQL(t, "TRUNCATE orders")
