@@ -43,9 +43,16 @@ const (
 	// Put makes New the row with its key, whether or not one is there, and Remove sees
 	// to it that there is none with the key in Old. They come from a log that has lost
 	// changes which later ones of the same key have made void. Rel has a key, and
-	// every column of New a value.
+	// every column of a Put a value.
+	//
+	// They, and Amend, also stand for changes of a table that is loaded beside the stream
+	// of a log: the rows may come behind them. A Put that has Old moves: there is no row
+	// with Old's key behind it, if that is another one. Amend writes what New has sent
+	// into the row with Old's key, or New's without Old, and moves it to New's key. If there is no such
+	// row, that is fine: another Put brings all of it.
 	Put    Op = 'P'
 	Remove Op = 'X'
+	Amend  Op = 'A'
 )
 
 func (o Op) String() string {
@@ -68,15 +75,20 @@ func (o Op) String() string {
 		return "put"
 	case Remove:
 		return "remove"
+	case Amend:
+		return "amend"
 	}
 	return "unknown"
 }
 
 // Change is one change of a transaction.
 type Change struct {
-	Op  Op
-	Seq uint64 // ordinal in the transaction, from 1
-	Rel *Relation
+	Op Op
+	// Early: its table is loaded beside the stream, for a destination that takes any
+	// change. The row that it is about may come behind it, or be there as it was later.
+	Early bool
+	Seq   uint64 // ordinal in the transaction, from 1
+	Rel   *Relation
 	// Old is the old tuple where the server sent one: all columns under
 	// REPLICA IDENTITY FULL (OldFull), else only the key columns have values
 	// and the rest is Null without meaning. Nil when none was sent.
@@ -85,6 +97,28 @@ type Change struct {
 	New     Row
 	// Truncated is set for a Truncate; Rel is then nil.
 	Truncated *Truncation
+}
+
+// Loosen makes of an early change what holds behind it, whether or not its row is there.
+func (c *Change) Loosen() {
+	switch c.Op {
+	case Insert, Read:
+		c.Op, c.Old = Put, nil
+	case Delete:
+		c.Op = Remove
+	case Update:
+		c.Op = Put
+		for i := range c.New {
+			switch {
+			case c.New[i].Kind != Unchanged:
+			case c.OldFull:
+				c.New[i] = c.Old[i]
+			default:
+				c.Op = Amend
+			}
+		}
+	}
+	c.OldFull = false
 }
 
 // Truncation is one TRUNCATE command: all its tables go in one statement.

@@ -14,14 +14,15 @@ import (
 // on each other; what does, a TRUNCATE and changes of tables with triggers, is a
 // stage of its own.
 type batch struct {
-	slot   int // 0 or 1: which of target.folds is ours
-	txns   []*millrace.Txn
-	stages []stage
-	routes map[*millrace.Relation]*route
-	recent *route    // the last one used
-	folds  []*target // that have a fold here
-	pool   foldPool
-	arena  arena
+	slot      int // 0 or 1: which of target.folds is ours
+	txns      []*millrace.Txn
+	stages    []stage
+	routes    map[*millrace.Relation]*route
+	recent    *route // the last one used, of recentRel: several relations that are alike share one
+	recentRel *millrace.Relation
+	folds     []*target // that have a fold here
+	pool      foldPool
+	arena     arena
 
 	changes    int
 	held       int64
@@ -75,15 +76,15 @@ const foldOverhead = 128
 
 // route gives the route of a relation that is in the batch.
 func (b *batch) route(rel *millrace.Relation) *route {
-	if b.recent == nil || b.recent.rel != rel {
-		b.recent = b.routes[rel]
+	if b.recentRel != rel {
+		b.recent, b.recentRel = b.routes[rel], rel
 	}
 	return b.recent
 }
 
 // meet is route while the batch is prepared, when relations are new to it.
 func (b *batch) meet(rel *millrace.Relation, known map[*millrace.Relation]*route) *route {
-	if b.recent != nil && b.recent.rel == rel {
+	if b.recent != nil && b.recentRel == rel {
 		return b.recent
 	}
 	r := b.routes[rel]
@@ -94,7 +95,7 @@ func (b *batch) meet(rel *millrace.Relation, known map[*millrace.Relation]*route
 		r = known[rel]
 		b.routes[rel] = r
 	}
-	b.recent = r
+	b.recent, b.recentRel = r, rel
 	return r
 }
 
@@ -196,7 +197,7 @@ func (b *batch) work(t *target) *work {
 // set folds a change into the table's set step and tells whether that was
 // possible.
 func (b *batch) set(w *work, r *route, c *millrace.Change) bool {
-	if c.Op == millrace.Put && !r.putsInSets() {
+	if c.Op == millrace.Amend || c.Op == millrace.Put && !r.putsInSets() {
 		return false
 	}
 	if !r.sets && (c.Op != millrace.Insert || len(r.insert) == 0 || r.to.single != "") {
@@ -213,7 +214,7 @@ func (b *batch) set(w *work, r *route, c *millrace.Change) bool {
 	case c.Op == millrace.Delete:
 		ok = f.delete(r, c.Old, c.OldFull)
 	case c.Op == millrace.Put:
-		ok = f.put(r, c.New)
+		ok = (c.Old == nil || sameKey(c.Old, c.New, r.key) || f.remove(r, c.Old)) && f.put(r, c.New)
 	case c.Op == millrace.Remove:
 		ok = f.remove(r, c.Old)
 	default:

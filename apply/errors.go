@@ -189,8 +189,8 @@ func hintFor(pg *pgconn.PgError, e *millrace.Error) string {
 	}
 	switch pg.Code {
 	case "23505", "23P01":
-		if strings.HasSuffix(e.Op, millrace.Put.String()) {
-			return fmt.Sprintf("compaction has left only the last change of each row, or several jobs share the rows, and for as long as the status says converging a value of constraint %s can be in two rows: "+
+		if strings.HasSuffix(e.Op, millrace.Put.String()) || strings.HasSuffix(e.Op, millrace.Amend.String()) {
+			return fmt.Sprintf("compaction has left only the last change of each row, several jobs share the rows, or the job that writes loads the table beside the stream, and for as long as the status says converging a value of constraint %s can be in two rows: "+
 				"drop it at the destination, and make it again once the status shows no condition any more", millrace.QuoteIdent(pg.ConstraintName)) + goesOn
 		}
 		return fmt.Sprintf("a row of the destination violates constraint %s together with it: "+

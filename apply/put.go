@@ -15,10 +15,13 @@ import (
 // Put and Remove come from a log of which something is gone: all that is known is the
 // last change of each key. So they say what is to be true of a key behind them, and
 // not what has happened to a row: nothing is counted, and repeating them does no harm.
-// They need a unique index of the destination over the key that the log has.
+// They need a unique index of the destination over the key that the log has. Amend is for what did
+// not come with all values, of a row that may not be there.
 
 // putOrRemove tells whether a change is one of these.
-func putOrRemove(op millrace.Op) bool { return op == millrace.Put || op == millrace.Remove }
+func putOrRemove(op millrace.Op) bool {
+	return op == millrace.Put || op == millrace.Remove || op == millrace.Amend
+}
 
 // acceptsPut tells whether they can be applied at all.
 func (r *route) acceptsPut() error {
@@ -157,6 +160,9 @@ func (r *route) putRow() *stmt {
 
 // putOne puts one row.
 func (s *sender) putOne(r *route, c *millrace.Change) {
+	if c.Old != nil && keyMoved(r, c) {
+		s.oneOf(r, r.deleteRow(), c, nil, nil, c.Old, r.key, anyCount)
+	}
 	if len(r.fixed) > 0 {
 		s.oneOf(r, r.deleteRow(), c, nil, nil, c.New, r.key, anyCount)
 	}
@@ -165,4 +171,53 @@ func (s *sender) putOne(r *route, c *millrace.Change) {
 		want = anyCount
 	}
 	s.oneOf(r, r.putRow(), c, c.New, r.insert, nil, nil, want)
+}
+
+// amend writes what was sent of a row, if it is there. To another key the row moves unless
+// one is there: that was read later, and has the values that were not sent. Then they are
+// the same row, and one of them is too many.
+func (s *sender) amend(r *route, c *millrace.Change) {
+	if c.Old == nil || !keyMoved(r, c) {
+		s.update(r, c, anyCount)
+		return
+	}
+	row := c.New
+	for _, k := range r.key {
+		if row[k].Kind == millrace.Unchanged {
+			row = slices.Clone(row)
+			row[k] = c.Old[k]
+		}
+	}
+	written := sentOf(r.insert, row)
+	s.oneOf(r, r.moveRow(written), c, row, written, c.Old, r.key, anyCount)
+	s.oneOf(r, r.leaveRow(), c, row, r.key, c.Old, r.key, anyCount)
+	s.update(r, &millrace.Change{Op: c.Op, Rel: c.Rel, New: row}, anyCount)
+}
+
+// moveRow is updateRow with another key, all columns of which are written, unless another row
+// has that key. Keys that are equal can differ in their bytes.
+func (r *route) moveRow(written []int) *stmt {
+	where := fmt.Sprintf("%s AND NOT EXISTS (SELECT FROM %s AS o WHERE %s AND (o.tableoid, o.ctid) <> (t.tableoid, t.ctid))",
+		r.matchRow(len(written)), r.to.only, r.matchKey("o.", func(n int) int { return slices.Index(written, r.key[n]) }))
+	st := &stmt{types: append(r.types(written), r.types(r.key)...), once: true}
+	if len(r.fixed) > 0 || r.keyFixed {
+		st.sql = r.replaceSQL(written, where)
+	} else {
+		st.sql = r.updateSQL(written, where)
+	}
+	return st
+}
+
+// leaveRow deletes the row with an old key, the second of its parameters, unless that is equal to the new one.
+func (r *route) leaveRow() *stmt {
+	if r.leaveRowStmt == nil {
+		r.leaveRowStmt = &stmt{types: append(r.types(r.key), r.types(r.key)...), sql: fmt.Sprintf("DELETE FROM %s AS t WHERE %s AND NOT (%s)",
+			r.to.only, r.matchRow(len(r.key)), r.matchKey("t.", func(n int) int { return n }))}
+	}
+	return r.leaveRowStmt
+}
+
+// matchKey compares the key columns of a row with parameters.
+func (r *route) matchKey(alias string, at func(n int) int) string {
+	return r.list(r.key, " AND ", func(n, i int) string { return alias + r.name(i) + " " + r.equal[n] + " " + param(at(n)) })
 }

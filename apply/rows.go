@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"slices"
 
 	"github.com/millrace/millrace"
 )
@@ -40,11 +41,13 @@ func (s *sender) change(ctx context.Context, c *millrace.Change) error {
 		r := s.batch.route(c.Rel)
 		s.one(r, r.deleteRow(), c, nil, nil, c.Old, r.key)
 	case millrace.Update:
-		s.update(s.batch.route(c.Rel), c)
+		s.update(s.batch.route(c.Rel), c, 1)
 	case millrace.Merge:
 		s.merge(s.batch.route(c.Rel), c)
 	case millrace.Put:
 		s.putOne(s.batch.route(c.Rel), c)
+	case millrace.Amend:
+		s.amend(s.batch.route(c.Rel), c)
 	case millrace.Remove:
 		r := s.batch.route(c.Rel)
 		s.oneOf(r, r.deleteRow(), c, nil, nil, c.Old, r.key, anyCount)
@@ -55,9 +58,9 @@ func (s *sender) change(ctx context.Context, c *millrace.Change) error {
 	return s.spill(ctx)
 }
 
-// update sends one update. Which columns it writes depends on which were sent,
-// and on whether the key changes.
-func (s *sender) update(r *route, c *millrace.Change) {
+// update sends one update, of so many rows. Which columns it writes depends on which were
+// sent, and on whether the key changes.
+func (s *sender) update(r *route, c *millrace.Change, want int64) {
 	old := c.Old
 	if old == nil {
 		old = c.New
@@ -68,19 +71,20 @@ func (s *sender) update(r *route, c *millrace.Change) {
 	if moved || replace {
 		columns = r.insert
 	}
-	written := columns
-	if hasUnsent(r, c.New) {
-		written = make([]int, 0, len(columns))
-		for _, i := range columns {
-			if c.New[i].Kind != millrace.Unchanged {
-				written = append(written, i)
-			}
-		}
-	}
+	written := sentOf(columns, c.New)
 	if len(written) == 0 {
 		return // all columns are the key, or were not sent
 	}
-	s.one(r, r.updateRow(written, replace), c, c.New, written, old, r.key)
+	s.oneOf(r, r.updateRow(written, replace), c, c.New, written, old, r.key, want)
+}
+
+// sentOf gives those of the columns whose values were sent with a row.
+func sentOf(columns []int, row millrace.Row) []int {
+	unsent := func(i int) bool { return row[i].Kind == millrace.Unchanged }
+	if !slices.ContainsFunc(columns, unsent) {
+		return columns
+	}
+	return slices.DeleteFunc(slices.Clone(columns), unsent)
 }
 
 // keyMoved tells whether an update with an old key changes it. What was not

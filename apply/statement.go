@@ -15,10 +15,10 @@ import (
 // input functions apply the columns' typmods, so that a value that is too long
 // raises where an explicit cast would cut it.
 type statements struct {
-	insertSetStmt, deleteSetStmt, updateSetStmt *stmt
-	insertRowStmt, deleteRowStmt, updateRowStmt *stmt
-	putSetStmt, putRowStmt                      *stmt
-	flaggedStmt                                 *stmt
+	insertSetStmt, deleteSetStmt, updateSetStmt               *stmt
+	insertRowStmt, deleteRowStmt, leaveRowStmt, updateRowStmt *stmt
+	putSetStmt, putRowStmt                                    *stmt
+	flaggedStmt                                               *stmt
 	// partialSet holds the updates of some columns, by which.
 	partialSet map[string]*stmt
 	partialRow map[string]*stmt
@@ -234,11 +234,10 @@ func (r *route) updateRow(written []int, replace bool) *stmt {
 		}
 	}
 	s := &stmt{types: append(r.types(written), r.types(r.key)...)}
-	if replace {
-		s.sql = r.replaceSQL(written)
+	if where := r.matchRow(len(written)); replace {
+		s.sql = r.replaceSQL(written, where)
 	} else {
-		s.sql = fmt.Sprintf("UPDATE %s AS t SET %s WHERE %s", r.to.only,
-			r.list(written, ", ", func(n, i int) string { return r.name(i) + " = " + param(n) }), r.matchRow(len(written)))
+		s.sql = r.updateSQL(written, where)
 	}
 	switch {
 	case all:
@@ -254,7 +253,12 @@ func (r *route) updateRow(written []int, replace bool) *stmt {
 	return s
 }
 
-func (r *route) replaceSQL(written []int) string {
+func (r *route) updateSQL(written []int, where string) string {
+	return fmt.Sprintf("UPDATE %s AS t SET %s WHERE %s", r.to.only,
+		r.list(written, ", ", func(n, i int) string { return r.name(i) + " = " + param(n) }), where)
+}
+
+func (r *route) replaceSQL(written []int, where string) string {
 	var names, values []string
 	for at := range r.to.Columns {
 		c := &r.to.Columns[at]
@@ -271,7 +275,7 @@ func (r *route) replaceSQL(written []int) string {
 	}
 	return fmt.Sprintf("WITH d AS (DELETE FROM %s AS t WHERE %s RETURNING t.*) "+
 		"INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE SELECT %s FROM d",
-		r.to.only, r.matchRow(len(written)), r.to.sql, strings.Join(names, ", "), strings.Join(values, ", "))
+		r.to.only, where, r.to.sql, strings.Join(names, ", "), strings.Join(values, ", "))
 }
 
 // truncateSQL empties exactly the given tables, in one statement.

@@ -35,6 +35,16 @@
 // it. What is repeated that way ends once the stream has passed L. Tables without a
 // key are the exception: nothing tells their rows apart, so changes of them wait.
 //
+// Such changes, and the rows of chunks, are marked (Change.Early), and whoever takes them
+// in order, each as what holds of its key behind it (Change.Loosen), comes to the rows of the source:
+// the transactions of one key become visible in the order of their commits, since the later one has waited
+// for the lock of the row. So a snapshot shows a key as it was behind one of its changes,
+// and behind that row come the same changes up to that one once more, which end where it
+// is; or newer ones have passed, and then the row is left out. It can't be left out
+// if values of it were not sent with those (unchanged TOAST): then the key becomes a hole. So does
+// the new key of a row that has moved without a value, unless the destination had the old row
+// as it was then, which it had if the old key passed as not shown by any chunk.
+//
 // A key change is judged for each key. What comes out is an update if both rows
 // are at the destination, a delete or an insert if one of them is, or nothing. If
 // the new row is to be inserted and a value of it was not sent (unchanged TOAST),
@@ -55,7 +65,8 @@
 // With a chosen key, of other columns than those that tell rows apart, a row may be in
 // two ranges at different times. Such a chunk is given away once the stream has passed
 // L, and with what was held carried out on its rows. So is one of a table with further
-// unique columns: a value of such a column may be in two rows at different times.
+// unique columns: a value of such a column may be in two rows at different times. (Early, the rows
+// that changes have touched are left out of it, as of any other.)
 //
 // # Crashes
 //

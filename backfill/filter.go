@@ -26,7 +26,18 @@ type held struct {
 	by     author
 	key    []byte
 	change millrace.Change
+	leaves known // of the row with the key, where changes pass early
 }
+
+// known is what somebody who takes changes early has of a row behind one, whatever he had
+// before.
+type known byte
+
+const (
+	asBefore known = iota // an update did not send all values
+	whole                 // all of it, or that it is not there
+	lacking               // it came from another key without all values
+)
 
 // author is the transaction of a change.
 type author struct {
@@ -78,6 +89,7 @@ func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
 		if to < len(t.Changes) {
 			c := t.Changes[to]
 			if c.Op == millrace.Truncate && s.truncate(t, &c) || c.Op != millrace.Truncate && s.begun(&c) {
+				c.Early = c.Op != millrace.Truncate
 				kept = append(kept, c)
 			}
 			to++
@@ -182,6 +194,7 @@ func (s *Source) siftRows(ctx context.Context, t *millrace.Txn, kept []millrace.
 		x := touches[l][next[l]]
 		next[l]++
 		if s.judge(l, author{t.XID, t.Commit}, &c, x, keys[l], places[l]) {
+			c.Early = s.early(l)
 			kept = append(kept, c)
 		}
 	}
@@ -244,13 +257,25 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 	}
 	if x.old < 0 || x.new < 0 {
 		v, p, key := look(max(x.old, x.new))
-		return s.settle(l, v, p, by, key, c)
+		leaves := whole
+		if lacks(c) {
+			leaves = asBefore
+		}
+		return s.settle(l, v, p, by, key, c, leaves)
 	}
 	oldV, oldP, oldKey := look(x.old)
 	newV, newP, newKey := look(x.new)
 	if s.early(l) {
-		oldPasses := s.settle(l, oldV, oldP, by, oldKey, &millrace.Change{})
-		return s.settle(l, newV, newP, by, newKey, &millrace.Change{}) || oldPasses
+		leaves := whole
+		if lacks(c) && oldV != pass {
+			// Nobody has the row of the old key as it was: either it was not read, or the
+			// chunk shows it as it was later.
+			if leaves = lacking; newV == pass || newV == seen {
+				s.hole(l, newKey)
+			}
+		}
+		oldPasses := s.settle(l, oldV, oldP, by, oldKey, c, whole)
+		return s.settle(l, newV, newP, by, newKey, c, leaves) || oldPasses
 	}
 	if oldV == pass && newV == pass {
 		return true
@@ -258,18 +283,16 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 	del := millrace.Change{Op: millrace.Delete, Seq: c.Seq, Rel: c.Rel, Old: c.Old, OldFull: c.OldFull}
 	ins := millrace.Change{Op: millrace.Insert, Seq: c.Seq, Rel: c.Rel, New: c.New}
 	if oldV == hold {
-		oldP.hold(by, oldKey, &del)
+		oldP.hold(by, oldKey, &del, whole)
 	}
 	unsent := slices.ContainsFunc(c.New, func(v millrace.Value) bool { return v.Kind == millrace.Unchanged })
 	switch {
 	case newV == hold && unsent:
 		newP.void = true // the next snapshot shows the row
 	case newV == hold:
-		newP.hold(by, newKey, &ins)
+		newP.hold(by, newKey, &ins, whole)
 	case newV == pass && unsent:
-		l.holes[string(newKey)] = &hole{state: unread}
-		s.note(l)
-		s.wakeWorkers()
+		s.hole(l, newKey)
 	case newV == pass:
 		*c = ins
 		return true
@@ -281,17 +304,35 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 	return false
 }
 
-// settle does what the verdict about a change of one key asks for.
-func (s *Source) settle(l *load, v verdict, p *pending, by author, key []byte, c *millrace.Change) bool {
+// hole has a key read on its own.
+func (s *Source) hole(l *load, key []byte) {
+	l.holes[string(key)] = &hole{state: unread}
+	s.note(l)
+	s.wakeWorkers()
+}
+
+// lacks tells whether a change brings a row without all of its values.
+func lacks(c *millrace.Change) bool {
+	for i := range c.New {
+		if c.New[i].Kind == millrace.Unchanged && (!c.OldFull || c.Old[i].Kind == millrace.Unchanged) {
+			return true
+		}
+	}
+	return false
+}
+
+// settle does what the verdict about a change of one key asks for. leaves is what the
+// change leaves of the row with the key, where it passes early.
+func (s *Source) settle(l *load, v verdict, p *pending, by author, key []byte, c *millrace.Change, leaves known) bool {
 	switch v {
 	case pass:
 		return true
 	case hold:
 		if s.early(l) {
-			p.hold(by, key, &millrace.Change{})
+			p.hold(by, key, &millrace.Change{}, leaves)
 			return true
 		}
-		p.hold(by, key, c)
+		p.hold(by, key, c, leaves)
 	case seen, wait:
 		// What passed early can be taken back by what a chunk shows: its row is not
 		// in the chunk then, and only the stream says so. The stream repeats all that

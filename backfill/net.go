@@ -29,7 +29,7 @@ func (s *Source) strict(l *load) bool {
 // that was read to one of the chunk, or, of what was held, the other way. So such a chunk
 // is given away as its rows are where the stream is, as above.
 func (s *Source) limited(l *load) bool {
-	return l.table != nil && l.table.Key != nil && l.table.Limited && !l.table.Key.Apart && !l.table.Key.Shared && !s.opt.Early
+	return l.table != nil && l.table.Key != nil && l.table.Limited && !l.table.Key.Apart && !l.table.Key.Shared
 }
 
 // A chunk of a limited table does not wait any more after so many in a row that have

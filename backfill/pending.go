@@ -45,7 +45,7 @@ type pending struct {
 const mostHeld = 4 << 20
 
 // hold keeps a change until the chunk is there.
-func (p *pending) hold(by author, key []byte, c *millrace.Change) {
+func (p *pending) hold(by author, key []byte, c *millrace.Change, leaves known) {
 	if p.void {
 		return
 	}
@@ -53,7 +53,7 @@ func (p *pending) hold(by author, key []byte, c *millrace.Change) {
 		p.void, p.held = true, nil
 		return
 	}
-	h := held{by: by, key: key, change: *c}
+	h := held{by: by, key: key, change: *c, leaves: leaves}
 	h.change.Old, h.change.New = cloneRow(c.Old), cloneRow(c.New)
 	p.size += int64(unsafe.Sizeof(h)) + int64(len(key)) + sizeOf(h.change.Old) + sizeOf(h.change.New)
 	p.held = append(p.held, h)
@@ -105,8 +105,15 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 		}
 		newer = nil
 	}
-	if s.limited(l) && s.passed >= p.view.Upto && netByKey(p.rows, newer) {
+	if !s.early(l) && s.limited(l) && s.passed >= p.view.Upto && netByKey(p.rows, newer) {
 		newer = nil
+	}
+	var short [][]byte
+	if s.early(l) {
+		// On its own a key is just read once more; and of many the chunk should be smaller.
+		if short = unfinished(newer); p.key != nil && len(short) > 0 || len(short) > mostHoles/2 {
+			return nil, nil
+		}
 	}
 	if p.key != nil {
 		h := l.holes[string(p.key)]
@@ -131,7 +138,28 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 		l.file = l.table.Filenode
 	}
 	l.forget(s.passed)
+	for _, key := range short {
+		l.holes[string(key)] = &hole{state: unread}
+		s.wakeWorkers()
+	}
 	return s.chunkTxn(p, newer), nil
+}
+
+// unfinished gives the keys of rows that a chunk leaves out for what has passed early, though
+// not all of their values were sent with that.
+func unfinished(newer []held) (keys [][]byte) {
+	leaves := map[string]known{}
+	for i := range newer {
+		if h := &newer[i]; h.leaves != asBefore || leaves[string(h.key)] == asBefore {
+			leaves[string(h.key)] = h.leaves
+		}
+	}
+	for key, k := range leaves {
+		if k != whole {
+			keys = append(keys, []byte(key))
+		}
+	}
+	return keys
 }
 
 // piece gives the next part of a table that is read in one piece.
@@ -227,6 +255,7 @@ func (s *Source) chunkTxn(p *pending, newer []held) *millrace.Txn {
 		kept := changes[:0]
 		for i := range changes {
 			if !touched[string(p.rows.Keys[i])] {
+				changes[i].Early = true
 				kept = append(kept, changes[i])
 			}
 		}

@@ -240,7 +240,9 @@ func (r *Reader) addKeyed(t *millrace.Txn, last *millrace.Change, rec *kgo.Recor
 		if r.stale(s, kind) {
 			return last, r.unknown(rec.Topic)
 		}
-		c.Op = millrace.Update
+		if c.Op = millrace.Update; c.Early {
+			c.Op = millrace.Amend
+		}
 		if kind != krecord.NewHalf {
 			c.Old = nil
 		} else if same && last.Op == millrace.Remove {

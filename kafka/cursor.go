@@ -18,12 +18,14 @@ import (
 // when everything up to the end was read, in seconds since 1970; whether the
 // log is torn: then each partition says whether it has to do with that; whether
 // the end was never reached: then each has the leader as well; and the
-// share, if there is one. (Version 1 had none of that.)
+// share, if there is one; and whether rows of a load beside the stream may still come behind
+// their changes. (Version 1 had none of that.)
 const (
 	cursorVersion = 2
 	cursorTorn    = 1
 	cursorShare   = 2
 	cursorFresh   = 4
+	cursorEarly   = 8
 )
 
 func (r *Reader) cursor() []byte {
@@ -38,7 +40,7 @@ func (r *Reader) cursor() []byte {
 	}
 	c := &r.compacted
 	b := binary.AppendUvarint(append(make([]byte, 0, size), cursorVersion), uint64(max(c.since.Unix(), 0)))
-	b = append(b, flag(c.torn)*cursorTorn|flag(r.opt.Share != nil)*cursorShare|flag(c.fresh)*cursorFresh)
+	b = append(b, flag(c.torn)*cursorTorn|flag(r.opt.Share != nil)*cursorShare|flag(c.fresh)*cursorFresh|flag(r.early.seen)*cursorEarly)
 	c.noted = c.since
 	if s := r.opt.Share; s != nil {
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.N)), uint64(s.Of))
@@ -121,6 +123,7 @@ func (r *Reader) restore(ctx context.Context) error {
 		}
 		flags := x.take(1)[0]
 		c.torn, c.until, c.fresh, c.noted = flags&cursorTorn != 0, -1, flags&cursorFresh != 0, c.since
+		r.early.seen = flags&cursorEarly != 0
 		if flags&cursorShare != 0 {
 			was = Share{int(x.uvarint()), int(x.uvarint())}
 		}

@@ -154,6 +154,7 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 		return w.streamed(c, rel, to)
 	}
 	return w.opt.Encoder.Encode(c, rel, to.key, func(e *krecord.Record) error {
+		markEarly(c, e)
 		partition := partitionOf(e.Canonical, to.to.partitions)
 		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
 			Headers: w.open.headers(e.Headers, c.Seq)}
@@ -173,6 +174,15 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 		return w.put(&r)
 	})
 }
+
+// markEarly says in a record that its table is loaded beside the stream.
+func markEarly(c *millrace.Change, e *krecord.Record) {
+	if c.Early {
+		e.Headers = append(e.Headers, kgo.RecordHeader{Key: krecord.HeaderEarly, Value: earlyTrue})
+	}
+}
+
+var earlyTrue = []byte("true")
 
 // truncateKey is the key of the record of a TRUNCATE in a compacted topic, where
 // everything needs one. The newest stays, and says all that those before it did.

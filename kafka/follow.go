@@ -29,8 +29,9 @@ type Written struct {
 	Acked millrace.LSN
 	Gone  bool // the job was cleaned up: nothing more comes
 	// Beside: tables were loaded beside the stream, so that changes of rows can stand
-	// before the rows.
-	Beside bool
+	// before the rows; Early: each record says whether that is so, which those of
+	// earlier versions did not. Loading: a table is loaded like that now.
+	Beside, Early, Loading bool
 	// Topics and Tables are those of the job, with what was loaded of each table.
 	Topics map[string]Topic
 	Tables []record.Table
@@ -44,7 +45,7 @@ func (s *State) written(job string) *Written {
 		return w
 	}
 	j := s.Job
-	w.Beside = j.Mode == modeBeside
+	w.Beside, w.Early, w.Loading = j.Mode == modeBeside, j.Early, len(s.Checkpoint.Tables) > 0
 	w.History = millrace.History{System: j.SystemID, Timeline: j.Timeline, Generation: j.Generation}
 	w.PageSize, w.SegmentSize, w.Point, w.From, w.Tables = j.PageSize, j.SegmentSize, j.ConsistentPoint, j.ConsistentFrom, j.Tables
 	if s.Checkpoint.Generation == j.Generation {

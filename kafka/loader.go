@@ -77,7 +77,7 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	w.pos = newPositions(0)
 	w.q = newQueue(s.opt.MaxHeld, false, &w.cp)
 	job.Format, job.Generation, job.CreatedAt = record.Format, state.Generation+1, time.Now().UTC()
-	job.Epoch = state.Checkpoint.Epoch + 1
+	job.Epoch, job.Early = state.Checkpoint.Epoch+1, true
 	w.cp = millrace.Checkpoint{History: millrace.History{System: job.SystemID, Timeline: job.Timeline, Generation: job.Generation},
 		Epoch: job.Epoch, Seq: state.Checkpoint.Seq}
 	l := &Loader{w: w, job: job, layout: s.opt.Layout, chunks: map[millrace.TableName]int{}}

@@ -102,6 +102,8 @@ func (w *writer) noted() []*kgo.Record {
 		records = append(records, w.opt.Endpoint.control(keyJob, jobRecord(&w.job, w.opt.Layout)))
 	}
 	if w.notes.mode != "" {
+		// Whatever else the job was loaded by, rows come beside the stream from here on.
+		w.job.Early = w.job.Early || w.job.Mode != w.notes.mode
 		w.job.Mode = w.notes.mode
 		records = append(records, w.opt.Endpoint.control(keyJob, jobRecord(&w.job, w.opt.Layout)))
 	}

@@ -79,6 +79,7 @@ type Reader struct {
 	stream *streamReader // in layout stream; nil in the other
 
 	compacted compacted
+	early     early
 
 	end     *End // being collected; nil between transactions
 	ending  End  // what it points to
@@ -446,6 +447,7 @@ func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
 		if t.Size >= r.opt.PartBytes && seq != r.seq {
 			r.part++
 			r.putBack(rec)
+			r.loosen(t)
 			return t, nil
 		}
 		r.seq = seq
@@ -455,6 +457,7 @@ func (r *Reader) collect(ctx context.Context) (*millrace.Txn, error) {
 	}
 	r.end = nil
 	t.Last = true
+	r.loosen(t)
 	if t.Chunk == nil {
 		t.End = e.Position.End
 	}
@@ -501,6 +504,7 @@ func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change
 		return last, err
 	}
 	c.Seq = seq
+	r.early.note(rec, &c)
 	if keyed && c.Truncated == nil {
 		return r.addKeyed(t, last, rec, &c, kind, mem)
 	}

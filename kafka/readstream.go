@@ -155,6 +155,7 @@ func (r *Reader) takePart(ctx context.Context, rec *kgo.Record, value []byte, la
 		t.XID, t.Commit, t.Chunk = 0, 0, &millrace.Chunk{Table: r.chunkTable(name)}
 	}
 	s.given++
+	r.loosen(t)
 	if !last {
 		return t, nil
 	}

@@ -33,7 +33,8 @@ type SourceOptions struct {
 	Loads   func() bool
 	OnWhole func([]*krecord.TableVersion)
 	// OnTorn is told when what is given begins and ends to lack changes that compaction
-	// has removed: the end once all that makes up for them is durable. nil: nobody is.
+	// has removed, or rows of tables that are loaded beside the stream: the end once all that
+	// makes up for them is durable. nil: nobody is.
 	OnTorn  func(torn bool)
 	MaxHeld int64        // bytes fetched and not given out; 0 is the Reader's
 	Log     *slog.Logger // nil: none
@@ -106,7 +107,7 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	}
 	s.mu.Lock()
 	s.whole = 0
-	if torn := s.reader.Torn(); torn != s.torn {
+	if torn := s.reader.Torn() || s.reader.Early(); torn != s.torn {
 		s.say(torn)
 	}
 	s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	if len(cp.Cursor) > 0 && !s.loads {
 		return nil
 	}
-	if w, err := f.look(); err != nil || w.Beside {
+	if w, err := f.look(); err != nil || w.unsaid() {
 		if err == nil {
 			err = s.besideError()
 		}
@@ -130,9 +131,13 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 
 func (s *Source) besideError() error {
 	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: s.opt.Endpoint.Peer,
-		Err:  errors.New("the prefix was loaded beside the stream, so that changes come before their rows, of which this version makes no database"),
-		Hint: "load the prefix with snapshot.mode: consistent, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
+		Err: errors.New("the prefix was loaded beside the stream by an earlier version of Millrace, whose records don't say which changes come before their rows; " +
+			"large values of some rows may not be in it at all"),
+		Hint: "load the prefix anew with this version, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
 }
+
+// unsaid tells whether changes come before their rows, and nothing says which.
+func (w *Written) unsaid() bool { return w.Beside && !w.Early }
 
 // Next implements millrace.Source.
 func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
@@ -141,7 +146,7 @@ func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.tell(s.reader.Torn())
+		s.tell(s.reader.Torn() || s.reader.Early())
 		if t != nil {
 			if t.End > s.given {
 				s.given = t.End
@@ -182,6 +187,9 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		return nil, nil
 	}
 	w, s.sign = s.sign, nil
+	if !w.Loading {
+		s.reader.settled(s.upto)
+	}
 	if w.Gone {
 		if !s.gone {
 			s.log.Warn("the job that writes to the prefix was cleaned up: nothing more comes", "job", w.Job)
@@ -192,8 +200,11 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if got := w.History; got.System != s.from.System || got.Generation != s.from.Generation {
 		return nil, otherHistory(s.opt.Endpoint, &got, s.from, 0)
 	}
-	if s.loads && w.Beside { // it was interrupted, and goes on like that
+	if s.loads && w.unsaid() { // it was interrupted, and goes on like that
 		return nil, s.besideError()
+	}
+	if s.loads && (w.From == 0 || s.reader.Early()) {
+		return nil, nil // another table was added
 	}
 	return s.life(w), nil
 }
@@ -201,7 +212,8 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 // due tells whether w says something that was not given out.
 func (s *Source) due(w *Written) bool {
 	h := w.History
-	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 || w.Beside) || w.From != 0 && w.Acked > s.given
+	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 && !w.Loading || w.unsaid()) ||
+		!s.loads && w.From != 0 && (w.Acked > s.given || s.reader.Early() && !w.Loading)
 }
 
 // aged tells whether a sign of life is due though it says nothing new: the cursor that goes with it does.
@@ -260,7 +272,11 @@ func (s *Source) tell(torn bool) {
 	defer s.mu.Unlock()
 	switch {
 	case torn && !s.torn:
-		s.log.Info("compaction has removed changes that later ones have made void: transactions are not whole until those have come")
+		why := "compaction has removed changes that later ones have made void"
+		if s.reader.Early() {
+			why = "the job that writes loads tables beside the stream"
+		}
+		s.log.Info("transactions are not whole for now", "cause", why)
 		s.say(true)
 	case torn:
 		s.whole = 0

@@ -105,31 +105,3 @@ func TestReaderDescribesEmptyTables(t *testing.T) {
 		}
 	}
 }
-
-// A first load that goes on beside the stream after an interruption is not taken for
-// one that has rows before their changes, by whoever has read its beginning.
-func TestSourceRefusesWhatGoesOnBesideTheStream(t *testing.T) {
-	t.Parallel()
-	e := endpoint(rig.SharedKafka(t), newPrefix())
-	o := readable(t, e, 1)
-	a := relation(1, "a")
-	loaded(t, o, a)
-	w, _ := claimed(t, o)
-	write(t, w, txn(1, "v", a))
-	awaitDurable(t, w, 150)
-	s, err := startSource(t, e, millrace.Checkpoint{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cp := millrace.Checkpoint{Cursor: next(t, s, false).Cursor, Commit: 100, End: 150, Acked: 150}
-	w.Beside("incremental")
-	if _, err := w.Drain(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := startSource(t, e, cp, true); millrace.KindOf(err) != millrace.KindPreflight || millrace.HintOf(err) == "" {
-		t.Errorf("in the first load: %v", err)
-	}
-	if _, err := startSource(t, e, cp, false); err != nil {
-		t.Errorf("behind it: %v", err)
-	}
-}

@@ -80,6 +80,7 @@ type jobJSON struct {
 	Slot            string       `json:"slot,omitempty"`
 	Publication     string       `json:"publication,omitempty"`
 	Mode            string       `json:"mode,omitempty"`
+	Early           bool         `json:"early,omitempty"`
 	Layout          string       `json:"layout,omitempty"`
 	ConsistentPoint millrace.LSN `json:"consistent_point"`
 	ConsistentFrom  millrace.LSN `json:"consistent_from"`
@@ -154,7 +155,7 @@ func (c *checkpointJSON) checkpoint() millrace.Checkpoint {
 
 func jobRecord(j *record.Job, layout string) jobJSON {
 	return jobJSON{Format: j.Format, Generation: j.Generation, SystemID: j.SystemID, Timeline: j.Timeline, PageSize: j.PageSize,
-		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, Layout: layout,
+		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, Early: j.Early, Layout: layout,
 		ConsistentPoint: j.ConsistentPoint, ConsistentFrom: j.ConsistentFrom, OwnsSlot: j.OwnsSlot,
 		OwnsPublication: j.OwnsPublication, LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt}
 }
@@ -367,7 +368,7 @@ func (b *stateBuilder) finish() *State {
 	s.Layout = j.Layout
 	s.Job = &record.Job{Name: b.name, Format: j.Format, Generation: j.Generation, State: record.State(life.State),
 		Reason: life.Reason, Hint: life.Hint, SystemID: j.SystemID, Timeline: j.Timeline, PageSize: j.PageSize,
-		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, ConsistentPoint: j.ConsistentPoint,
+		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, Early: j.Early, ConsistentPoint: j.ConsistentPoint,
 		ConsistentFrom: j.ConsistentFrom, OwnsSlot: j.OwnsSlot, OwnsPublication: j.OwnsPublication,
 		LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt, UpdatedAt: s.updated.UTC()}
 	if s.Job.State == "" {

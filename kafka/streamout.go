@@ -152,6 +152,7 @@ func (w *writer) streamed(c *millrace.Change, rel *millrace.Relation, to *route)
 			return nil // a tombstone ends nothing here
 		}
 		w.open.event(rel.Name)
+		markEarly(c, e)
 		return w.open.stream.element(to.to, e, c.Seq)
 	})
 }

@@ -43,6 +43,7 @@ type Job struct {
 	PageSize, SegmentSize uint64
 	Slot, Publication     string
 	Mode                  string // snapshot.mode
+	Early                 bool   // of a prefix: records say whether they may come before their rows
 	Tables                []Table
 	ConsistentPoint       millrace.LSN // of the slot, 0 until it exists
 	ConsistentFrom        millrace.LSN // 0 until the target is consistent

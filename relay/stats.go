@@ -138,7 +138,7 @@ func (s *Stats) table(rel *millrace.Relation) *TableStats {
 // opIndex gives the place of an operation. What is put may have been there or not.
 func opIndex(op millrace.Op) int {
 	switch op {
-	case millrace.Put:
+	case millrace.Put, millrace.Amend:
 		op = millrace.Update
 	case millrace.Remove:
 		op = millrace.Delete

@@ -97,7 +97,7 @@ func (s *settings) share() *kafka.Share {
 func (s *settings) calm(torn bool) (condition, why string) {
 	switch {
 	case torn:
-		return relay.Converging, "compaction has removed changes that later ones have made void: rows are right one by one, and together once those have come"
+		return relay.Converging, "compaction has removed changes that later ones have made void, or the job that writes loads tables beside the stream: rows are right together once the rest has come"
 	case s.share() != nil:
 		return relay.Converging, "rows are right one by one, and not together (source.kafka.consistency: key)"
 	}

@@ -17,26 +17,34 @@ import (
 	"github.com/millrace/millrace/kafka"
 )
 
-// TestKillsOfALoadThroughKafka kills the job that reads the topics at random moments of its
-// first load, while the job that writes them is still at its own and clients write; then
-// both of them, in turns. At last the far end is equal to the source, with its foreign keys.
+// TestKillsOfALoadThroughKafka kills the jobs of a round at random moments of the first load,
+// while clients write: where the load is beside the stream both of them in turns, and under one snapshot the
+// one that reads (the other would begin a new generation); then both. At last the far end is
+// equal to the source, with its foreign keys.
 func TestKillsOfALoadThroughKafka(t *testing.T) {
 	t.Parallel()
-	majors, kills, size := []int{rig.Newest}, 3, sizes{1000, 100}
+	majors, kills, size := []int{rig.Newest}, 4, sizes{1000, 100}
 	if full() {
-		majors, kills, size = []int{16, 17, 18}, 20, sizes{10_000, 20_000}
+		majors, kills, size = []int{18, 17, 16}, 20, sizes{10_000, 20_000}
 	}
-	for _, major := range majors {
-		t.Run(strconv.Itoa(major), func(t *testing.T) { killRound(t, major, kills, size) })
+	for _, mode := range []string{"incremental", "consistent"} {
+		for _, major := range majors {
+			t.Run(fmt.Sprintf("%s/%d", mode, major), func(t *testing.T) {
+				if !full() {
+					t.Parallel()
+				}
+				killRound(t, mode, major, kills, size)
+			})
+		}
 	}
 }
 
-func killRound(t *testing.T, major, kills int, size sizes) {
+func killRound(t *testing.T, mode string, major, kills int, size sizes) {
 	rate := size.bytes() / kills
 	if full() {
 		rate /= 2
 	}
-	r := roundUnder(t, rig.Start(t, major), size.schema(), fmt.Sprintf("{rate: %d}", rate))
+	r := roundUnder(t, rig.Start(t, major), size.schema(), fmt.Sprintf("{mode: %s, rate: %d}", mode, rate))
 	stop := churnAnd(t, r.pair, size.rows, wideChanges(size.wide))
 	rng := rand.New(rand.NewPCG(2, uint64(major)))
 	r.in.Start(t, "--bootstrap")
@@ -49,7 +57,7 @@ func killRound(t *testing.T, major, kills int, size sizes) {
 		}
 		return n
 	}
-	inLoad, later := 0, 0
+	inLoad, later, writers := 0, 0, 0
 	for before := -1; inLoad+later < kills; {
 		streaming := false
 		rig.Eventually(t, 2*patience, func() bool {
@@ -65,14 +73,17 @@ func killRound(t *testing.T, major, kills int, size sizes) {
 		}
 		victim := r.Job
 		if !streaming {
-			inLoad++
+			if inLoad++; mode == "incremental" && inLoad%2 == 1 {
+				victim = r.in
+				writers++
+			}
 		} else if later++; later%2 == 0 {
 			victim = r.in
 		}
 		victim.Kill(t)
 		victim.Start(t, "--bootstrap")
 	}
-	text := fmt.Sprintf("%d kills in the load, %d behind it", inLoad, later)
+	text := fmt.Sprintf("%d kills in the load, of which %d of the job that writes, %d behind it", inLoad, writers, later)
 	t.Logf("kills: %s", text)
 	t.Attr("kills", text)
 	if full() && inLoad < kills/2 {
@@ -101,11 +112,17 @@ func (r *round) awaitForeignKey(t *testing.T) {
 // roundUnder is newRound with a given source, and the way it is loaded.
 func roundUnder(t *testing.T, source *rig.Postgres, schema, load string) *round {
 	t.Helper()
+	return roundInto(t, source, schema, load, ", partitions: 2")
+}
+
+// roundInto is roundUnder with more of the topics' configuration.
+func roundInto(t *testing.T, source *rig.Postgres, schema, load, extra string) *round {
+	t.Helper()
 	r := &round{kafka: rig.SharedKafka(t)}
 	r.pair = newPair(t, plan{source: source, schema: schema, options: func(o *blackbox.Options, p *pair) {
 		r.prefix = "r" + strings.ReplaceAll(p.target.Name, "_", "-")
 		r.in = blackbox.NewJob(t, blackbox.Options{Name: o.Name, Source: p.source, Tables: o.Tables, Extra: fast + "snapshot: " + load + "\n",
-			Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s, partitions: 2}", r.kafka.Brokers()[0], r.prefix)})
+			Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s%s}", r.kafka.Brokers()[0], r.prefix, extra)})
 		o.Name, o.Tables = "back_"+o.Name, nil
 		o.From = fmt.Sprintf("{brokers: [%q], prefix: %s}", r.kafka.Brokers()[0], r.prefix)
 	}})
@@ -114,7 +131,10 @@ func roundUnder(t *testing.T, source *rig.Postgres, schema, load string) *round 
 
 // jobStatus is what the status says of a job.
 type jobStatus struct {
-	State  string `json:"state"`
+	State       string `json:"state"`
+	Destination struct {
+		ConsistentFrom string `json:"consistent_from"`
+	} `json:"destination"`
 	Tables []struct {
 		Table string `json:"table"`
 		Rows  int    `json:"rows_copied"`
@@ -128,6 +148,11 @@ func statusOf(t *testing.T, j *blackbox.Job) (s jobStatus) {
 }
 
 func jobState(t *testing.T, j *blackbox.Job) string { t.Helper(); return statusOf(t, j).State }
+
+func consistentFrom(t *testing.T, j *blackbox.Job) string {
+	t.Helper()
+	return statusOf(t, j).Destination.ConsistentFrom
+}
 
 // kafkaMarks gives the marks of the tables of a job that are not complete.
 func kafkaMarks(t *testing.T, k *rig.Kafka, job, prefix string) map[string]string {

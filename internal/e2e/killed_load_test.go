@@ -198,6 +198,20 @@ func churn(t *testing.T, p *pair, rows int) (stop func()) {
 // churnAnd does so in the same transactions as more.
 func churnAnd(t *testing.T, p *pair, rows int, more func(*rand.Rand) string) (stop func()) {
 	t.Helper()
+	return clients(t, p, func(rng *rand.Rand) string {
+		id, to := 1+rng.IntN(rows), rows+1+rng.IntN(1000)
+		return fmt.Sprintf(`UPDATE a SET n = n + 1 WHERE id BETWEEN %[1]d AND %[1]d + 20;
+			DELETE FROM a WHERE id = %[1]d + 3;
+			INSERT INTO a VALUES (%[2]d, 1, repeat('x', 2000)) ON CONFLICT (id) DO UPDATE SET n = a.n + 1;
+			UPDATE b SET v = v + 100000 WHERE name = 'name%[3]d' AND v < 100000; UPDATE b SET n = n + 1 WHERE name = 'name%[4]d';
+			INSERT INTO b SELECT 'new' || %[2]d, random(), 0, %[2]d; UPDATE c SET n = n + 1 WHERE k = %[5]d; %[6]s`,
+			id, to, rng.IntN(900), rng.IntN(900), rng.IntN(50), more(rng))
+	})
+}
+
+// clients writes to the source, a transaction after the other, until stop is called.
+func clients(t *testing.T, p *pair, draw func(*rand.Rand) string) (stop func()) {
+	t.Helper()
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -208,14 +222,7 @@ func churnAnd(t *testing.T, p *pair, rows int, more func(*rand.Rand) string) (st
 				return
 			default:
 			}
-			id, to := 1+rng.IntN(rows), rows+1+rng.IntN(1000)
-			sql := fmt.Sprintf(`BEGIN; UPDATE a SET n = n + 1 WHERE id BETWEEN %[1]d AND %[1]d + 20;
-				DELETE FROM a WHERE id = %[1]d + 3;
-				INSERT INTO a VALUES (%[2]d, 1, repeat('x', 2000)) ON CONFLICT (id) DO UPDATE SET n = a.n + 1;
-				UPDATE b SET v = v + 100000 WHERE name = 'name%[3]d' AND v < 100000; UPDATE b SET n = n + 1 WHERE name = 'name%[4]d';
-				INSERT INTO b SELECT 'new' || %[2]d, random(), 0, %[2]d; UPDATE c SET n = n + 1 WHERE k = %[5]d; %[6]s COMMIT`,
-				id, to, rng.IntN(900), rng.IntN(900), rng.IntN(50), more(rng))
-			if _, err := p.source.Server.TryQuery(p.source.Name, sql); err != nil {
+			if _, err := p.source.Server.TryQuery(p.source.Name, "BEGIN; "+draw(rng)+" COMMIT"); err != nil {
 				t.Error(err)
 				return
 			}

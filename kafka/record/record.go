@@ -156,5 +156,6 @@ const (
 	HeaderOldKey    = "__debezium.oldkey"  // on the insert that it ends with
 	HeaderTruncate  = "truncate"           // on a truncate: "restart_identity" or "continue_identity"
 	HeaderOp        = "op"                 // with flat and keys: c, u, d, r or t
+	HeaderEarly     = "early"              // "true" while the table is loaded beside the stream: a change may come before its row
 	HeaderOldFull   = "before_is_complete" // "true" where before is the whole row (REPLICA IDENTITY FULL)
 )
