@@ -41,7 +41,7 @@
 // for the lock of the row. So a snapshot shows a key as it was behind one of its changes,
 // and behind that row come the same changes up to that one once more, which end where it
 // is; or newer ones have passed, and then the row is left out. It can't be left out
-// if values of it were not sent with those (unchanged TOAST): then the key becomes a hole. So does
+// if values of it were not sent with those (unchanged TOAST): then the key becomes a hole, whose row is given away as those changes have left it. So does
 // the new key of a row that has moved without a value, unless the destination had the old row
 // as it was then, which it had if the old key passed as not shown by any chunk.
 //

@@ -2,15 +2,19 @@ package backfill
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
+	"github.com/millrace/millrace/snapshot"
 )
 
 // earlyDDL has large values that updates leave alone, keys that move, keys that are equal
@@ -105,4 +109,125 @@ func (b *bed) writeSQL(t *testing.T, writers int, draws func(n int) func() strin
 	stopped := sync.OnceFunc(func() { cancel(); wg.Wait() })
 	t.Cleanup(stopped)
 	return stopped
+}
+
+// TestEarlyMoves: the row of a key that comes from another one without all its values is read on its own,
+// unless the destination has it, or the chunk is still to come.
+func TestEarlyMoves(t *testing.T) {
+	none := millrace.Value{Kind: millrace.Null}
+	for _, c := range []struct {
+		name     string
+		xid      uint32 // 50: the snapshot of the range that is read sees it
+		from, to int64
+		value    millrace.Value
+		holes    int
+	}{
+		{"done to done", 50, 1, 2, unsent, 0},
+		{"done to unread", 150, 1, 25, unsent, 0},
+		{"done to seen", 50, 1, 15, unsent, 0},
+		{"unread to done", 150, 25, 1, unsent, 1},
+		{"unread to done, with all values", 150, 25, 1, text, 0},
+		{"unread to not seen", 150, 25, 15, unsent, 1},
+		{"unread to seen", 50, 25, 15, unsent, 1},
+		{"unread to unread", 150, 25, 26, unsent, 0},
+		{"seen to done", 50, 15, 1, unsent, 1},
+		{"seen to seen", 50, 15, 16, unsent, 1},
+		{"not seen to done", 150, 15, 1, unsent, 0},
+	} {
+		s, l := newFiltered(t, "")
+		s.opt.Early = true
+		ranges(t, l)
+		txn := &millrace.Txn{XID: c.xid, Commit: 500, End: 510, Last: true, Changes: []millrace.Change{
+			{Op: millrace.Update, Rel: rel, Old: millrace.Row{id(c.from), none}, New: millrace.Row{id(c.to), c.value}}}}
+		if err := s.take(t.Context(), txn); err != nil {
+			t.Fatal(err)
+		}
+		if len(txn.Changes) != 1 || !txn.Changes[0].Early || txn.Changes[0].Op != millrace.Update {
+			t.Errorf("%s: there remains %+v", c.name, txn.Changes)
+		}
+		if len(l.holes) != c.holes || c.holes > 0 && (l.holes[string(key(t, l, c.to))] == nil || len(txn.Marks) == 0) {
+			t.Errorf("%s: %d holes, want %d; marks %v", c.name, len(l.holes), c.holes, txn.Marks)
+		}
+	}
+}
+
+// TestEarlyHole: a row that is left out of its chunk for an update without all values is read on its
+// own, and given away as the updates since have left it.
+func TestEarlyHole(t *testing.T) {
+	s, l := newFiltered(t, "")
+	s.opt.Early = true
+	ranges(t, l)
+	update := func(xid uint32, n int64, v millrace.Value) {
+		t.Helper()
+		txn := &millrace.Txn{XID: xid, Commit: millrace.LSN(xid), End: millrace.LSN(xid) + 1, Last: true,
+			Changes: []millrace.Change{{Op: millrace.Update, Rel: rel, New: millrace.Row{id(n), v}}}}
+		if err := s.take(t.Context(), txn); err != nil || len(txn.Changes) != 1 {
+			t.Fatalf("%v, %v", txn.Changes, err)
+		}
+	}
+	give := func(p *pending, v snapshot.View, ids ...int64) string {
+		t.Helper()
+		p.view, p.rows = v, &snapshot.Rows{Final: true}
+		for _, n := range ids {
+			p.rows.Changes = append(p.rows.Changes, millrace.Change{Op: millrace.Read, Rel: rel, New: millrace.Row{id(n), text}})
+			p.rows.Keys = append(p.rows.Keys, key(t, l, n))
+		}
+		txn, err := s.inject(t.Context(), p)
+		if err != nil || txn == nil {
+			t.Fatalf("%v, %v", txn, err)
+		}
+		var got []string
+		for i := range txn.Changes {
+			got = append(got, fmt.Sprint(binary.BigEndian.Uint64(txn.Changes[i].New[0].Raw), string(txn.Changes[i].New[1].Raw)))
+		}
+		return strings.Join(got, " ")
+	}
+	p := s.nextLocked()
+	update(210, 22, unsent)
+	update(220, 23, text) // all of it has passed
+	update(190, 24, unsent)
+	if got := give(p, view(200, 2000), 22, 23, 24); got != "24x" {
+		t.Errorf("the chunk has rows %s", got)
+	}
+	if h := l.holes[string(key(t, l, 22))]; len(l.holes) != 1 || h == nil || h.state != unread {
+		t.Fatalf("the holes are %v", l.holes)
+	}
+	p = s.nextLocked()
+	if p == nil || p.key == nil {
+		t.Fatalf("read next is %+v", p)
+	}
+	update(310, 22, unsent)
+	update(320, 22, millrace.Value{Kind: millrace.Text, Raw: []byte("y")})
+	update(330, 22, unsent)
+	if got := give(p, view(300, 3000), 22); got != "22y" {
+		t.Errorf("the row of the hole is %s", got)
+	}
+}
+
+// asked is a stream that is asked for its position.
+type asked struct{ Stream }
+
+func (asked) RequestPosition() {}
+
+// TestEarlyChunkWaits: with further unique columns a chunk is never ahead of the stream.
+func TestEarlyChunkWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newFiltered(t, "")
+		s.opt.Early, s.opt.Stream = true, asked{}
+		l.table.Limited = true
+		p := s.nextLocked()
+		p.view = view(200, 2000)
+		decided := make(chan error, 1)
+		go func() { decided <- s.decided(t.Context(), p) }()
+		synctest.Wait()
+		if len(decided) > 0 {
+			t.Error("it is given away before the stream has passed what it shows")
+		}
+		s.mu.Lock()
+		s.passLocked(2000)
+		s.mu.Unlock()
+		if err := <-decided; err != nil {
+			t.Error(err)
+		}
+	})
 }

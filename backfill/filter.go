@@ -21,7 +21,8 @@ const (
 )
 
 // held is a change of a range that is being read. Without an Op only the key
-// counts: the change itself has passed.
+// counts: the change itself has passed. (What has passed of a hole is held as well: its row
+// may change faster than it can be read.)
 type held struct {
 	by     author
 	key    []byte
@@ -265,6 +266,8 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 	}
 	oldV, oldP, oldKey := look(x.old)
 	newV, newP, newKey := look(x.new)
+	del := millrace.Change{Op: millrace.Delete, Seq: c.Seq, Rel: c.Rel, Old: c.Old, OldFull: c.OldFull}
+	ins := millrace.Change{Op: millrace.Insert, Seq: c.Seq, Rel: c.Rel, New: c.New}
 	if s.early(l) {
 		leaves := whole
 		if lacks(c) && oldV != pass {
@@ -274,14 +277,12 @@ func (s *Source) judge(l *load, by author, c *millrace.Change, x touch, keys [][
 				s.hole(l, newKey)
 			}
 		}
-		oldPasses := s.settle(l, oldV, oldP, by, oldKey, c, whole)
-		return s.settle(l, newV, newP, by, newKey, c, leaves) || oldPasses
+		oldPasses := s.settle(l, oldV, oldP, by, oldKey, &del, whole)
+		return s.settle(l, newV, newP, by, newKey, &ins, leaves) || oldPasses
 	}
 	if oldV == pass && newV == pass {
 		return true
 	}
-	del := millrace.Change{Op: millrace.Delete, Seq: c.Seq, Rel: c.Rel, Old: c.Old, OldFull: c.OldFull}
-	ins := millrace.Change{Op: millrace.Insert, Seq: c.Seq, Rel: c.Rel, New: c.New}
 	if oldV == hold {
 		oldP.hold(by, oldKey, &del, whole)
 	}
@@ -328,11 +329,11 @@ func (s *Source) settle(l *load, v verdict, p *pending, by author, key []byte, c
 	case pass:
 		return true
 	case hold:
-		if s.early(l) {
-			p.hold(by, key, &millrace.Change{}, leaves)
-			return true
+		if s.early(l) && p.key == nil {
+			c = &millrace.Change{}
 		}
 		p.hold(by, key, c, leaves)
+		return s.early(l)
 	case seen, wait:
 		// What passed early can be taken back by what a chunk shows: its row is not
 		// in the chunk then, and only the stream says so. The stream repeats all that

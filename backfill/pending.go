@@ -110,6 +110,9 @@ func (s *Source) inject(ctx context.Context, p *pending) (*millrace.Txn, error) 
 	}
 	var short [][]byte
 	if s.early(l) {
+		if p.key != nil && !slices.ContainsFunc(newer, func(h held) bool { return h.leaves == lacking }) && netByKey(p.rows, newer) {
+			newer = nil
+		}
 		// On its own a key is just read once more; and of many the chunk should be smaller.
 		if short = unfinished(newer); p.key != nil && len(short) > 0 || len(short) > mostHoles/2 {
 			return nil, nil

@@ -17,12 +17,12 @@ const sharedSchema = `
 	INSERT INTO entry SELECT g, g, 0 FROM generate_series(1, 40) g;
 	INSERT INTO fleeting SELECT g, 1.0, 'x' FROM generate_series(1, 20) g;`
 
-// TestConsistencyByKey: two jobs share the partitions of a prefix, are killed, and have the
-// rows of the source between them in the end.
+// TestConsistencyByKey: two jobs share the partitions of a prefix that is loaded beside the stream, are
+// killed, and have the rows of the source between them in the end.
 func TestConsistencyByKey(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
-	r := newRound(t, sharedSchema, ", partitions: 4", k)
+	r := roundInto(t, rig.Start(t, rig.Newest), sharedSchema, "{mode: incremental}", ", partitions: 4")
 	jobs := make([]*blackbox.Job, 2)
 	for n := range jobs {
 		jobs[n] = blackbox.NewJob(t, blackbox.Options{Name: fmt.Sprintf("share%d_%s", n+1, r.in.Name), Source: r.source, Target: r.target, Extra: fast,
