@@ -276,7 +276,7 @@ func (s *Source) tell(torn bool) {
 		if s.reader.Early() {
 			why = "the job that writes loads tables beside the stream"
 		}
-		s.log.Info("transactions are not whole for now", "cause", why)
+		s.log.Info("transactions are not whole until what makes up for it has come", "cause", why)
 		s.say(true)
 	case torn:
 		s.whole = 0
