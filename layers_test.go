@@ -81,7 +81,7 @@ var thirdParty = map[string]string{
 	"relay":              "golang.org/x/sync",
 	"kafka/record":       "github.com/twmb/franz-go",
 	"web":                "github.com/prometheus/client_golang",
-	"kafka":              "github.com/twmb/franz-go",
+	"kafka":              "github.com/twmb/franz-go github.com/pierrec/lz4",
 	"config":             "github.com/goccy/go-yaml",
 	"spool":              "github.com/klauspost/compress",
 	"bootstrap":          "github.com/jackc/pgx/v5 golang.org/x/sync",

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"strconv"
 	"time"
 
@@ -16,7 +15,8 @@ import (
 type batch struct {
 	records []kgo.Record
 	memory  arena
-	size    int64 // memory that it holds
+	headers headerArena // of records
+	size    int64       // memory that it holds
 	changes int
 	txns    int // source transactions
 	started time.Time
@@ -32,7 +32,8 @@ type batch struct {
 	marks  map[millrace.TableName]millrace.Mark // how far these loads have come
 	stored []func()                             // called once it is committed
 
-	large   *spool.Txn // its records, before those of the batch
+	large   *spool.Txn         // its records, before those of the batch
+	common  []kgo.RecordHeader // that those have in common
 	control []*kgo.Record
 }
 
@@ -43,13 +44,14 @@ const recordSize = 400
 // reset empties the batch and keeps its memory, unless that has grown beyond
 // what batches usually are.
 func (b *batch) reset() {
-	records, mem := b.records, b.memory
+	records, mem, headers := b.records, b.memory, b.headers
 	if cap(records) > 1<<17 {
 		records = nil
 	}
 	clear(records)
 	mem.reset()
-	*b = batch{records: records[:0], memory: mem}
+	headers.reset()
+	*b = batch{records: records[:0], memory: mem, headers: headers}
 }
 
 // arena keeps bytes until the batch is done with.
@@ -89,6 +91,43 @@ func (a *arena) reset() {
 	a.at = 0
 }
 
+// headerArena keeps the headers of records until the batch is done with: they were
+// most of what the collector had to look at.
+type headerArena struct {
+	blocks [][]kgo.RecordHeader
+	at     int
+}
+
+// headerBlock is how many headers are asked for at once.
+const headerBlock = 4 << 10
+
+// take gives an empty slice with room for n.
+func (a *headerArena) take(n int) []kgo.RecordHeader {
+	if n > headerBlock/4 {
+		return make([]kgo.RecordHeader, 0, n)
+	}
+	for ; a.at < len(a.blocks); a.at++ {
+		block := a.blocks[a.at]
+		if used := len(block); cap(block)-used >= n {
+			a.blocks[a.at] = block[:used+n]
+			return block[used : used : used+n]
+		}
+	}
+	a.blocks = append(a.blocks, make([]kgo.RecordHeader, n, headerBlock))
+	return a.blocks[a.at][0:0:n]
+}
+
+func (a *headerArena) reset() {
+	if len(a.blocks) > 64 {
+		a.blocks = a.blocks[:64]
+	}
+	for i := range a.blocks {
+		clear(a.blocks[i])
+		a.blocks[i] = a.blocks[i][:0]
+	}
+	a.at = 0
+}
+
 // open is a source transaction on its way into a batch.
 type open struct {
 	id     string
@@ -98,10 +137,8 @@ type open struct {
 	xid    uint32
 	commit millrace.LSN
 	common []kgo.RecordHeader // what all its records have in common
-	counts map[slot]int
-	order  []slot // the keys of counts, as they came
-	tables map[millrace.TableName]int
-	names  []millrace.TableName
+	counts tally[slot]        // records
+	tables tally[millrace.TableName]
 	events int
 	seq    uint64 // of the change that is being encoded
 	large  *spool.Txn
@@ -116,17 +153,8 @@ type slot struct {
 	partition int32
 }
 
-func (o *open) count(topic string, partition int32) {
-	s := slot{topic, partition}
-	if o.counts[s]++; o.counts[s] == 1 {
-		o.order = append(o.order, s)
-	}
-}
-
 func (o *open) event(table millrace.TableName) {
-	if o.tables[table]++; o.tables[table] == 1 {
-		o.names = append(o.names, table)
-	}
+	o.tables.add(table)
 	o.events++
 }
 
@@ -140,22 +168,39 @@ const (
 	headerGeneration = "generation"
 )
 
-func commonHeaders(commit millrace.LSN, xid uint32, h *millrace.History) []kgo.RecordHeader {
-	return []kgo.RecordHeader{
-		{Key: headerCommit, Value: []byte(commit.String())},
-		{Key: headerXID, Value: strconv.AppendUint(nil, uint64(xid), 10)},
-		{Key: headerSystem, Value: []byte(h.System)},
-		{Key: headerTimeline, Value: strconv.AppendInt(nil, int64(h.Timeline), 10)},
-		{Key: headerGeneration, Value: strconv.AppendInt(nil, h.Generation, 10)},
+// common are the headers that all records of a transaction have; they live as long as
+// the batch, since its marks have them as they are.
+func (w *writer) common(b *batch, commit millrace.LSN, xid uint32, h *millrace.History) []kgo.RecordHeader {
+	if len(w.history) == 0 || w.historyOf != *h {
+		w.historyOf = *h
+		w.history = []kgo.RecordHeader{
+			{Key: headerSystem, Value: []byte(h.System)},
+			{Key: headerTimeline, Value: strconv.AppendInt(nil, int64(h.Timeline), 10)},
+			{Key: headerGeneration, Value: strconv.AppendInt(nil, h.Generation, 10)},
+		}
 	}
+	all := b.headers.take(2 + len(w.history))
+	w.scratch, _ = commit.AppendText(w.scratch[:0]) // never an error
+	all = append(all, kgo.RecordHeader{Key: headerCommit, Value: b.memory.copy(w.scratch)})
+	w.scratch = strconv.AppendUint(w.scratch[:0], uint64(xid), 10)
+	all = append(all, kgo.RecordHeader{Key: headerXID, Value: b.memory.copy(w.scratch)})
+	return append(all, w.history...)
 }
 
-// headers gives those of one record, with its ordinal.
-func (o *open) headers(special []kgo.RecordHeader, seq uint64) []kgo.RecordHeader {
-	all := make([]kgo.RecordHeader, 0, len(special)+len(o.common)+1)
+// headers gives those of one record of the open transaction, with its ordinal. Those of
+// a large one, which is on its way into the spool, are good until the next call.
+func (w *writer) headers(special []kgo.RecordHeader, seq uint64) []kgo.RecordHeader {
+	o := w.open
+	w.scratch = strconv.AppendUint(w.scratch[:0], seq, 10)
+	if o.large != nil {
+		all := append(append(w.passing[:0], special...), o.common...)
+		w.passing = append(all, kgo.RecordHeader{Key: headerSeq, Value: w.scratch})
+		return w.passing
+	}
+	all := w.batch.headers.take(len(special) + len(o.common) + 1)
 	for _, h := range special { // whose bytes are the encoder's
-		all = append(all, kgo.RecordHeader{Key: h.Key, Value: bytes.Clone(h.Value)})
+		all = append(all, kgo.RecordHeader{Key: h.Key, Value: w.batch.memory.copy(h.Value)})
 	}
 	all = append(all, o.common...)
-	return append(all, kgo.RecordHeader{Key: headerSeq, Value: strconv.AppendUint(nil, seq, 10)})
+	return append(all, kgo.RecordHeader{Key: headerSeq, Value: w.batch.memory.copy(w.scratch)})
 }

@@ -83,14 +83,14 @@ func (w *writer) begin(ctx context.Context, t *millrace.Txn) error {
 	if t.Chunk != nil {
 		id, commit = w.chunk(t)
 	}
-	o := w.begun(id, t.XID, commit, t.Time, t.From)
+	o := w.begun(b, id, t.XID, commit, t.Time, t.From)
 	o.first, o.size = len(b.records), b.size
-	w.open, w.batch = o, b
 	if !t.Last {
 		if w.opt.Spool == nil {
 			return errors.New("a transaction that comes in parts needs a spool")
 		}
 		o.large = w.opt.Spool.Begin()
+		b.common = o.common
 	}
 	w.opt.Encoder.Begin(o.id, t)
 	return nil
@@ -118,7 +118,7 @@ func (w *writer) chunk(t *millrace.Txn) (id string, commit millrace.LSN) {
 func (w *writer) put(r *kgo.Record) error {
 	o, b := w.open, w.batch
 	if o.large != nil {
-		w.packed = pack(w.packed[:0], r)
+		w.packed = pack(w.packed[:0], r, len(o.common))
 		return o.large.Append(o.xid, w.packed)
 	}
 	b.records = append(b.records, *r)
@@ -153,26 +153,33 @@ func (w *writer) changeOf(ctx context.Context, c *millrace.Change, rel *millrace
 	if w.opt.stream() {
 		return w.streamed(c, rel, to)
 	}
-	return w.opt.Encoder.Encode(c, rel, to.key, func(e *krecord.Record) error {
-		markEarly(c, e)
-		partition := partitionOf(e.Canonical, to.to.partitions)
-		r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value,
-			Headers: w.open.headers(e.Headers, c.Seq)}
-		if r.Key == nil && w.opt.Topics.Compact {
-			r.Key = truncateKey // a compacted topic takes no record without one
-		}
-		if size := recordBytes(&r); size > w.limit {
-			return w.tooLarge(rel, to.key, e.Row, size)
-		}
-		w.open.count(r.Topic, partition)
-		if e.Event {
-			w.open.event(rel.Name)
-		}
-		if w.open.large == nil {
-			r.Key, r.Value = w.batch.memory.copy(r.Key), w.batch.memory.copy(e.Value)
-		}
-		return w.put(&r)
-	})
+	if w.emit == nil {
+		w.emit = w.emitted
+	}
+	w.of = changeOf{c, rel, to}
+	return w.opt.Encoder.Encode(c, rel, to.key, w.emit)
+}
+
+// emitted makes a record of what the encoder has made of the change in hand.
+func (w *writer) emitted(e *krecord.Record) error {
+	rel, to := w.of.rel, w.of.to
+	markEarly(w.of.change, e)
+	partition := partitionOf(e.Canonical, to.to.partitions)
+	r := kgo.Record{Topic: to.to.name, Partition: partition, Key: e.Key, Value: e.Value, Headers: w.headers(e.Headers, w.of.change.Seq)}
+	if r.Key == nil && w.opt.Topics.Compact {
+		r.Key = truncateKey // a compacted topic takes no record without one
+	}
+	if size := recordBytes(&r); size > w.limit {
+		return w.tooLarge(rel, to.key, e.Row, size)
+	}
+	w.open.counts.add(slot{r.Topic, partition})
+	if e.Event {
+		w.open.event(rel.Name)
+	}
+	if w.open.large == nil {
+		r.Key, r.Value = w.batch.memory.copy(r.Key), w.batch.memory.copy(e.Value)
+	}
+	return w.put(&r)
 }
 
 // markEarly says in a record that its table is loaded beside the stream.
@@ -250,7 +257,7 @@ func (w *writer) locate(err error, t *millrace.Txn) error {
 // end completes the source transaction.
 func (w *writer) end(t *millrace.Txn) error {
 	o, b := w.open, w.batch
-	if t.Chunk == nil || len(o.order) > 0 || o.events > 0 { // some chunks are nothing but a mark
+	if t.Chunk == nil || len(o.counts.entries) > 0 || o.events > 0 { // some chunks are nothing but a mark
 		if err := w.finish(o, t.Time, Position{t.XID, o.commit, t.End}); err != nil {
 			return w.locate(err, t)
 		}
@@ -376,11 +383,11 @@ func (w *writer) describe(ctx context.Context, rel *millrace.Relation, r *route)
 	if err != nil {
 		return err
 	}
-	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.open.headers(nil, w.open.seq)}
+	rec := kgo.Record{Topic: schemaTopic(w.opt.Endpoint.Prefix), Key: key, Value: value, Headers: w.headers(nil, w.open.seq)}
 	if err := w.fits(&rec, "the description of table "+rel.Name.String()); err != nil {
 		return err
 	}
-	w.open.count(rec.Topic, 0)
+	w.open.counts.add(slot{rec.Topic, 0})
 	r.to.schema, r.to.shape = v.Version, shape
 	return w.put(&rec)
 }

@@ -234,8 +234,7 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 	w := l.w
 	b := &batch{history: t.From}
 	l.chunks[rel.Name]++
-	o := w.begun(chunkID(rel.Name, l.chunks[rel.Name]), 0, l.job.ConsistentPoint, t.Time, t.From)
-	w.open, w.batch = o, b
+	o := w.begun(b, chunkID(rel.Name, l.chunks[rel.Name]), 0, l.job.ConsistentPoint, t.Time, t.From)
 	defer func() { w.open, w.batch = nil, nil }()
 	w.opt.Encoder.Begin(o.id, t)
 	if _, err := w.route(ctx, rel); err != nil {

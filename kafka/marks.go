@@ -67,29 +67,33 @@ func TransactionID(xid uint32, commit millrace.LSN) string {
 // known by now only, where the transaction came in parts; no order between it and
 // the records is lost, since they are in other topics.
 func (w *writer) marks(o *open, at time.Time, pos Position) error {
-	begin := w.mark(o, appendBegin(make([]byte, 0, markRoom), o.id, at, pos))
-	end := w.mark(o, appendEnd(make([]byte, 0, markRoom), o, at, pos))
-	if err := w.fits(end, fmt.Sprintf("the END of a transaction in %d partitions", len(o.order))); err != nil {
+	begin := w.mark(o, appendBegin(w.markBuf[:0], o.id, at, pos))
+	if err := w.put(&begin); err != nil {
 		return err
 	}
-	if err := w.put(begin); err != nil {
-		return err
+	end := w.mark(o, appendEnd(w.markBuf[:0], o, at, pos))
+	if recordBytes(&end) > w.limit {
+		return w.fits(&end, fmt.Sprintf("the END of a transaction in %d partitions", len(o.counts.entries)))
 	}
-	return w.put(end)
+	return w.put(&end)
 }
 
-// idKey is the key of records that belong to a transaction and to no row.
-func idKey(id string) []byte {
-	return append(appendName(append(make([]byte, 0, len(id)+9), `{"id":`...), id), '}')
+// appendIDKey appends the key of records that belong to a transaction and to no row.
+func appendIDKey(b []byte, id string) []byte {
+	return append(appendName(append(b, `{"id":`...), id), '}')
 }
 
-// mark makes a record of the transaction topic.
-func (w *writer) mark(o *open, value []byte) *kgo.Record {
-	return &kgo.Record{Topic: transactionTopic(w.opt.Endpoint.Prefix), Key: o.key, Value: value, Headers: o.common}
+// mark makes a record of the transaction topic. value is in markBuf.
+func (w *writer) mark(o *open, value []byte) kgo.Record {
+	w.markBuf = value
+	if o.large == nil {
+		value = w.batch.memory.copy(value)
+	}
+	if w.marksTo == "" {
+		w.marksTo = transactionTopic(w.opt.Endpoint.Prefix)
+	}
+	return kgo.Record{Topic: w.marksTo, Key: o.key, Value: value, Headers: o.common}
 }
-
-// markRoom is enough for a transaction in one or two tables.
-const markRoom = 400
 
 // appendBegin and appendEnd append what encoding/json makes of a Begin and an End of
 // what was counted, which took a sixth of the time of small transactions.
@@ -103,22 +107,22 @@ func appendEnd(b []byte, o *open, at time.Time, pos Position) []byte {
 	b = appendName(append(b, `{"status":"END","id":`...), o.id)
 	b = strconv.AppendInt(append(b, `,"event_count":`...), int64(o.events), 10)
 	b = append(b, `,"data_collections":[`...)
-	for i, name := range o.names {
+	for i, t := range o.tables.entries {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendName(append(b, `{"data_collection":`...), name.Schema+"."+name.Name)
-		b = append(strconv.AppendInt(append(b, `,"event_count":`...), int64(o.tables[name]), 10), '}')
+		b = appendName(append(b, `{"data_collection":`...), t.of.Schema+"."+t.of.Name)
+		b = append(strconv.AppendInt(append(b, `,"event_count":`...), int64(t.n), 10), '}')
 	}
 	b = appendPosition(append(b, ']'), at, pos)
 	b = append(b, `,"partitions":[`...)
-	for i, s := range o.order {
+	for i, s := range o.counts.entries {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendName(append(b, `{"topic":`...), s.topic)
-		b = strconv.AppendInt(append(b, `,"partition":`...), int64(s.partition), 10)
-		b = append(strconv.AppendInt(append(b, `,"count":`...), int64(o.counts[s]), 10), '}')
+		b = appendName(append(b, `{"topic":`...), s.of.topic)
+		b = strconv.AppendInt(append(b, `,"partition":`...), int64(s.of.partition), 10)
+		b = append(strconv.AppendInt(append(b, `,"count":`...), int64(s.n), 10), '}')
 	}
 	return append(b, "]}"...)
 }

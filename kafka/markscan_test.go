@@ -17,7 +17,7 @@ import (
 func TestMarksAreJSON(t *testing.T) {
 	name := rapid.OneOf(rapid.StringMatching(`[a-z_.-]{1,9}`), rapid.String(), rapid.SampledFrom([]string{`"`, `\`, "<", ">", "&", "\x7f", "é", "\u2028", "\xff"}))
 	rapid.Check(t, func(t *rapid.T) {
-		o := &open{id: name.Draw(t, "id"), events: rapid.Int().Draw(t, "events"), counts: map[slot]int{}, tables: map[millrace.TableName]int{}}
+		o := &open{id: name.Draw(t, "id"), events: rapid.Int().Draw(t, "events")}
 		at := time.UnixMilli(rapid.Int64Range(-1<<50, 1<<50).Draw(t, "at"))
 		pos := Position{rapid.Uint32().Draw(t, "xid"), millrace.LSN(rapid.Uint64().Draw(t, "commit")), millrace.LSN(rapid.Uint64().Draw(t, "end"))}
 		begin := Begin{Status: statusBegin, ID: o.id, TS: at.UnixMilli(), Position: pos}
@@ -26,17 +26,17 @@ func TestMarksAreJSON(t *testing.T) {
 			table := millrace.TableName{Schema: name.Draw(t, "schema"), Name: name.Draw(t, "table")}
 			place := slot{name.Draw(t, "topic"), rapid.Int32().Draw(t, "partition")}
 			n := rapid.Int().Draw(t, "count")
-			o.names, o.order = append(o.names, table), append(o.order, place)
-			o.tables[table], o.counts[place] = n, n
+			o.tables.entries = append(o.tables.entries, counted[millrace.TableName]{table, n})
+			o.counts.entries = append(o.counts.entries, counted[slot]{place, n})
 		}
-		for _, table := range o.names {
-			end.Collections = append(end.Collections, Collection{table.Schema + "." + table.Name, o.tables[table]})
+		for _, c := range o.tables.entries {
+			end.Collections = append(end.Collections, Collection{c.of.Schema + "." + c.of.Name, c.n})
 		}
-		for _, s := range o.order {
-			end.Partitions = append(end.Partitions, Partition{s.topic, s.partition, o.counts[s]})
+		for _, c := range o.counts.entries {
+			end.Partitions = append(end.Partitions, Partition{c.of.topic, c.of.partition, c.n})
 		}
 		for _, c := range []struct{ got, want []byte }{
-			{appendBegin(nil, o.id, at, pos), mustJSON(begin)}, {appendEnd(nil, o, at, pos), mustJSON(end)}, {idKey(o.id), mustJSON(map[string]string{"id": o.id})},
+			{appendBegin(nil, o.id, at, pos), mustJSON(begin)}, {appendEnd(nil, o, at, pos), mustJSON(end)}, {appendIDKey(nil, o.id), mustJSON(map[string]string{"id": o.id})},
 		} {
 			if string(c.got) != string(c.want) {
 				t.Fatalf("%s\nwant %s", c.got, c.want)

@@ -68,10 +68,13 @@ type Reader struct {
 	// old says that what is being read of the schema topic was there before.
 	old bool
 
-	topics map[string]*topic
-	parts  map[slot]*partition
-	held   int64
-	places []cursorTopic // of the cursor: all topics in the order of their names
+	topics  map[string]*topic
+	parts   map[slot]*partition
+	ordered *partition // the one that has the order of transactions; nil: look it up
+	schemas string     // the schema topic
+	held    int64
+	at      krecord.Position // of the record that was looked at last
+	places  []cursorTopic    // of the cursor: all topics in the order of their names
 
 	tables  map[string]*tableReader // by topic
 	history *millrace.History
@@ -145,7 +148,7 @@ func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{opt: o, log: o.Log, cl: cl, f: newFetcher(cl, true), topics: map[string]*topic{}, parts: map[slot]*partition{},
-		tables: map[string]*tableReader{}}
+		tables: map[string]*tableReader{}, schemas: schemaTopic(o.Endpoint.Prefix)}
 	r.f.moved = r.adopt
 	if err := r.open(ctx); err != nil {
 		cl.Close()
@@ -307,7 +310,10 @@ func (r *Reader) fail(err error) error {
 
 // order is the partition that has the order of transactions.
 func (r *Reader) order() *partition {
-	return r.parts[slot{r.main(), 0}]
+	if r.ordered == nil {
+		r.ordered = r.parts[slot{r.main(), 0}]
+	}
+	return r.ordered
 }
 
 // Waiting tells whether Next would have to wait for something new: nothing that
@@ -480,7 +486,7 @@ func (r *Reader) chunkTable(name string) (table millrace.TableName) {
 // or to the one before, of which it is the other half.
 func (r *Reader) add(ctx context.Context, t *millrace.Txn, last *millrace.Change, rec *kgo.Record, seq uint64, mem *krecord.Memory) (*millrace.Change, error) {
 	t.Size += int64(len(rec.Key)+len(rec.Value)) + recordSize
-	if rec.Topic == schemaTopic(r.opt.Endpoint.Prefix) {
+	if rec.Topic == r.schemas {
 		return last, r.take(ctx, rec)
 	}
 	tr := r.tables[rec.Topic]
@@ -548,7 +554,7 @@ func (r *Reader) first(ctx context.Context) (*kgo.Record, uint64, error) {
 		}
 		seq := s.seq
 		// A description has the seq of the change that it comes before.
-		if best == nil || seq < bestSeq || seq == bestSeq && s.p.topic.name == schemaTopic(r.opt.Endpoint.Prefix) {
+		if best == nil || seq < bestSeq || seq == bestSeq && s.p.topic.name == r.schemas {
 			best, bestSeq = s, seq
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
-	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // pollWait is how long a broker waits for something new before it answers.
@@ -43,8 +42,8 @@ type place struct {
 }
 
 func (r *Reader) positionOf(rec *kgo.Record) (place, error) {
-	p, err := krecord.PositionOf(rec)
-	if err != nil {
+	p := &r.at
+	if err := p.Read(rec); err != nil {
 		return place{}, r.malformed(rec, err)
 	}
 	return place{p.Commit, p.Seq, p.XID, p.History.Generation}, nil

@@ -102,7 +102,7 @@ func (w *writer) cutPart(last bool, end millrace.LSN) error {
 	for i := range n {
 		value := s.body[i*room : min((i+1)*room, len(s.body))]
 		s.parts++
-		headers := append(o.headers(nil, max(s.seq, 1)),
+		headers := append(w.headers(nil, max(s.seq, 1)),
 			kgo.RecordHeader{Key: headerPart, Value: strconv.AppendInt(nil, int64(s.parts), 10)},
 			kgo.RecordHeader{Key: headerEnd, Value: strconv.AppendBool(nil, last && i == n-1)})
 		if n > 1 {
@@ -123,13 +123,17 @@ func (w *writer) cutPart(last bool, end millrace.LSN) error {
 	return nil
 }
 
-// begun makes the record of a transaction that is open now.
-func (w *writer) begun(id string, xid uint32, commit millrace.LSN, at time.Time, from *millrace.History) *open {
-	o := &open{id: id, key: idKey(id), xid: xid, commit: commit, counts: map[slot]int{}, tables: map[millrace.TableName]int{},
-		common: commonHeaders(commit, xid, from)}
-	// The buffers are those of the one before.
-	o.stream = stream{unit: w.spare.unit[:0], body: w.spare.body[:0],
+// begun opens a transaction whose records go to b.
+func (w *writer) begun(b *batch, id string, xid uint32, commit millrace.LSN, at time.Time, from *millrace.History) *open {
+	was := w.slot // whose buffers it takes
+	w.scratch = appendIDKey(w.scratch[:0], id)
+	w.slot = open{id: id, key: b.memory.copy(w.scratch), xid: xid, commit: commit, counts: was.counts.empty(), tables: was.tables.empty(),
+		described: was.described[:0]}
+	o := &w.slot
+	o.common = w.common(b, commit, xid, from)
+	o.stream = stream{unit: was.stream.unit[:0], body: was.stream.body[:0],
 		head: krecord.PartHead{ID: id, XID: xid, Commit: commit, Time: at}}
+	w.open, w.batch = o, b
 	return o
 }
 
@@ -139,9 +143,7 @@ func (w *writer) finish(o *open, at time.Time, pos Position) error {
 	if !w.opt.stream() {
 		return w.marks(o, at, pos)
 	}
-	err := w.cutPart(true, pos.End)
-	w.spare = o.stream
-	return err
+	return w.cutPart(true, pos.End)
 }
 
 // streamed encodes one change for layout stream. It is as little torn apart as in

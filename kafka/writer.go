@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
 	"github.com/millrace/millrace/record"
-	"github.com/millrace/millrace/spool"
 )
 
 // writer is a claimed job: a producer that is fenced by its transactional id,
@@ -31,19 +30,27 @@ type writer struct {
 	stats   *counters
 
 	// Of the goroutine that writes.
-	dests  map[string]*dest
-	rels   map[*millrace.Relation]*route
-	limit  int // bytes of a record that every topic takes
-	skip   millrace.LSN
-	open   *open
-	batch  *batch          // while open is
-	packed []byte          // a buffer
-	spare  stream          // its buffers
-	known  map[string]bool // the topics that the Sink knows of
-	notes  *notes
-	from   millrace.History
-	epoch  int64 // and chunks number what is loaded beside the stream
-	chunks int
+	dests     map[string]*dest
+	rels      map[*millrace.Relation]*route
+	limit     int // bytes of a record that every topic takes
+	skip      millrace.LSN
+	open      *open
+	batch     *batch // while open is
+	emit      func(*krecord.Record) error
+	of        changeOf // that emit is called for
+	slot      open     // what open points to
+	packed    []byte   // a buffer, like those that follow
+	scratch   []byte
+	passing   []kgo.RecordHeader
+	markBuf   []byte
+	history   []kgo.RecordHeader // of historyOf
+	historyOf millrace.History
+	marksTo   string          // the transaction topic
+	known     map[string]bool // the topics that the Sink knows of
+	notes     *notes
+	from      millrace.History
+	epoch     int64 // and chunks number what is loaded beside the stream
+	chunks    int
 
 	// What is recorded of the job. Of the executor, once it was claimed.
 	job     record.Job
@@ -60,6 +67,13 @@ type writer struct {
 type route struct {
 	to  *dest
 	key []int
+}
+
+// changeOf is a change of one relation on its way to records.
+type changeOf struct {
+	change *millrace.Change
+	rel    *millrace.Relation
+	to     *route
 }
 
 var errFailed = errors.New("the sink has failed") // positions has the reason
@@ -79,7 +93,7 @@ func (e *Endpoint) producer(limit int, timeout time.Duration, held int64) (*kgo.
 		kgo.TransactionalID(transactionalID(e.Prefix, e.Job)),
 		kgo.TransactionTimeout(timeout),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.WithCompressor(&compressor{}),
 		kgo.ProducerBatchMaxBytes(int32(limit)),
 		// A flush follows the last record of a batch, so that lingering costs no
 		// time and fills requests.
@@ -153,11 +167,13 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	}
 	p := &promises{}
 	if b.large != nil {
-		if err := w.produceSpooled(ctx, cl, b.large, p); err != nil {
+		if err := w.produceSpooled(ctx, cl, b, p); err != nil {
 			return err
 		}
 	}
+	now := time.Now() // else the client looks at the clock for each
 	for i := range b.records {
+		b.records[i].Timestamp = now
 		cl.Produce(ctx, &b.records[i], p.done)
 	}
 	for _, r := range slices.Concat(b.control, w.marked(b), w.noted()) {
@@ -231,13 +247,15 @@ func (w *writer) explain(err error) error {
 
 // produceSpooled reads a large transaction back and produces it. The client's
 // limit of buffered bytes keeps memory constant.
-func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, t *spool.Txn, p *promises) error {
-	r, err := t.Read()
+func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p *promises) error {
+	r, err := b.large.Read()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = r.Close() }() // it was only read
-	for {
+	u := unpacker{common: b.common}
+	var now time.Time
+	for n := 0; ; n++ {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -247,80 +265,21 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, t *spool.Tx
 		}
 		data := rec.Data
 		if !rec.Owned {
-			data = append(make([]byte, 0, len(data)), data...)
+			data = u.own(data)
 		}
-		out, err := unpack(data)
+		out, err := u.record(data)
 		if err != nil {
 			return err
 		}
-		if err := p.first(); err != nil {
-			return w.explain(err)
+		if n%unpackRecords == 0 { // as often as something may have changed
+			if err := p.first(); err != nil {
+				return w.explain(err)
+			}
+			now = time.Now()
 		}
+		out.Timestamp = now
 		cl.Produce(ctx, out, p.done)
 	}
-}
-
-// pack makes a spool record of a Kafka record: topic, partition, key, value and
-// headers, each with its length, -1 for null.
-func pack(dst []byte, r *kgo.Record) []byte {
-	put := func(b []byte, null bool) {
-		n := int32(len(b))
-		if null {
-			n = -1
-		}
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
-		dst = append(dst, b...)
-	}
-	put([]byte(r.Topic), false)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(r.Partition))
-	put(r.Key, r.Key == nil)
-	put(r.Value, r.Value == nil)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Headers)))
-	for _, h := range r.Headers {
-		put([]byte(h.Key), false)
-		put(h.Value, h.Value == nil)
-	}
-	return dst
-}
-
-var errPacked = errors.New("a spooled record is damaged")
-
-func unpack(b []byte) (*kgo.Record, error) {
-	ok := true
-	number := func() int {
-		if len(b) < 4 {
-			ok = false
-			return 0
-		}
-		n := int(int32(binary.LittleEndian.Uint32(b)))
-		b = b[4:]
-		return n
-	}
-	get := func() []byte {
-		n := number()
-		if n < 0 {
-			return nil
-		}
-		if n > len(b) {
-			ok = false
-			return nil
-		}
-		v := b[:n:n]
-		b = b[n:]
-		return v
-	}
-	r := &kgo.Record{Topic: string(get()), Partition: int32(number()), Key: get(), Value: get()}
-	n := number()
-	for range n {
-		if !ok {
-			break
-		}
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: string(get()), Value: get()})
-	}
-	if !ok || len(b) != 0 {
-		return nil, errPacked
-	}
-	return r, nil
 }
 
 // drain waits until everything that was written is durable.

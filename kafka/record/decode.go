@@ -326,7 +326,15 @@ type Position struct {
 
 // PositionOf reads the headers that every record has.
 func PositionOf(r *kgo.Record) (p Position, err error) {
+	err = p.Read(r)
+	return p, err
+}
+
+// Read is PositionOf, in the place of another position, whose system is mostly the same:
+// then it costs no memory.
+func (p *Position) Read(r *kgo.Record) error {
 	var seen int
+	*p = Position{History: millrace.History{System: p.History.System}}
 	for i := range r.Headers {
 		h := &r.Headers[i]
 		// The text of a number is converted where it is parsed, which costs no memory.
@@ -341,7 +349,9 @@ func PositionOf(r *kgo.Record) (p Position, err error) {
 			n, bad = strconv.ParseUint(string(h.Value), 10, 32)
 			p.XID = uint32(n)
 		case "system":
-			p.History.System = string(h.Value)
+			if p.History.System != string(h.Value) {
+				p.History.System = string(h.Value)
+			}
 		case "timeline":
 			n, bad = strconv.ParseUint(string(h.Value), 10, 31)
 			p.History.Timeline = int32(n)
@@ -351,12 +361,12 @@ func PositionOf(r *kgo.Record) (p Position, err error) {
 			continue
 		}
 		if bad != nil {
-			return p, fmt.Errorf("%w: header %s: %w", errRecord, h.Key, bad)
+			return fmt.Errorf("%w: header %s: %w", errRecord, h.Key, bad)
 		}
 		seen++
 	}
 	if seen < 6 {
-		return p, fmt.Errorf("%w: headers are missing: it was not written by Millrace", errRecord)
+		return fmt.Errorf("%w: headers are missing: it was not written by Millrace", errRecord)
 	}
-	return p, nil
+	return nil
 }
