@@ -7,7 +7,8 @@
 //
 // The packages named after -race, by one comma-separated list of paths below the
 // module, are left out of the run proper and tested with the race detector in a
-// run of their own before it, so that every test runs once.
+// run of their own before it, so that every test runs once. Up to three tests that fail
+// only since they waited for something for too long run once more, alone, and are named.
 package main
 
 import (
@@ -50,6 +51,9 @@ func run(ctx context.Context, args []string, out io.Writer) (bool, error) {
 			break // what ran until now is reported all the same
 		}
 	}
+	if err == nil {
+		err = s.again(ctx, tail)
+	}
 	return s.finish(time.Since(began)), err
 }
 
@@ -61,6 +65,9 @@ func (s *summary) run(ctx context.Context, p pass, tail []string) error {
 	pkgs = slices.DeleteFunc(pkgs, func(name string) bool { return slices.Contains(p.without, name) })
 	if len(pkgs) == 0 {
 		return nil
+	}
+	for _, name := range pkgs {
+		s.flags[shortName(name)] = p.flags
 	}
 	return goTest(ctx, s, slices.Concat(p.flags, pkgs, tail))
 }

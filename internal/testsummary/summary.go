@@ -47,7 +47,14 @@ type summary struct {
 	parents map[test]bool             // tests with subtests: only those count
 	slow    []timing                  // packages
 	tests   []timing
+
+	failures map[test]string     // what failed tests printed
+	flags    map[string][]string // of go test, by package
+	forgiven []test              // failed beside others, passed alone
 }
+
+// rootPackage is what the module's root is called here.
+const rootPackage = "millrace"
 
 // longTest is from when on a test may be named as a long one, in seconds.
 const longTest = 5
@@ -61,6 +68,7 @@ func newSummary(out io.Writer) *summary {
 	return &summary{
 		out: out, output: map[test]*strings.Builder{}, results: map[test]string{}, reasons: map[test]string{},
 		open: map[string]bool{}, builds: map[string]string{}, parents: map[test]bool{},
+		failures: map[test]string{}, flags: map[string][]string{},
 	}
 }
 
@@ -87,10 +95,7 @@ func (s *summary) read(r io.Reader) error {
 }
 
 func (s *summary) add(e event) {
-	t := test{strings.TrimPrefix(strings.TrimPrefix(e.Package, modulePath), "/"), e.Test}
-	if t.pkg == "" {
-		t.pkg = "millrace" // the root
-	}
+	t := test{shortName(e.Package), e.Test}
 	switch e.Action {
 	case "start":
 		s.open[t.pkg] = true
@@ -110,6 +115,11 @@ func (s *summary) add(e event) {
 	case "pass", "fail", "skip":
 		s.end(t, e)
 	}
+}
+
+// shortName is a package's path below the module.
+func shortName(pkg string) string {
+	return cmp.Or(strings.TrimPrefix(strings.TrimPrefix(pkg, modulePath), "/"), rootPackage)
 }
 
 func (s *summary) outputOf(t test) *strings.Builder {
@@ -136,6 +146,7 @@ func (s *summary) end(t test, e event) {
 	case "skip":
 		s.reasons[t] = reason(out)
 	case "fail":
+		s.failures[t] = out
 		s.printf("%s", out)
 	}
 }
@@ -208,6 +219,9 @@ func (s *summary) finish(took time.Duration) bool {
 		case "fail":
 			s.printf("failed: %v\n", t)
 		}
+	}
+	for _, t := range s.forgiven {
+		s.printf("late: %v: waited for too long beside other tests, and passed alone\n", t)
 	}
 	s.printSlow(took)
 	if count["pass"]+count["fail"]+count["skip"] == 0 {
