@@ -1,5 +1,7 @@
 package millrace
 
+import "slices"
+
 // ValueKind tells how a value came.
 type ValueKind byte
 
@@ -104,6 +106,9 @@ func (c *Change) Loosen() {
 	switch c.Op {
 	case Insert, Read:
 		c.Op, c.Old = Put, nil
+		if slices.ContainsFunc(c.New, func(v Value) bool { return v.Kind == Unchanged }) {
+			c.Op = Amend
+		}
 	case Delete:
 		c.Op = Remove
 	case Update:

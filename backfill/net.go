@@ -69,6 +69,9 @@ func netByKey(rows *snapshot.Rows, changes []held) bool {
 		}
 		switch c.Op {
 		case millrace.Insert:
+			if lacks(c) { // a row that came from another key, whose large values were not sent
+				return false
+			}
 			at[string(key)] = len(all)
 			all = append(all, millrace.Change{Op: millrace.Read, Rel: c.Rel, New: c.New})
 			keys = append(keys, key)

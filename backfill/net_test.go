@@ -127,3 +127,19 @@ func TestUniqueValuesMove(t *testing.T) {
 	stop()
 	b.same(t, "a")
 }
+
+// TestNothingIsMadeUp: a row that has come from another key without its large value can't
+// be made of what the stream has; the chunk stays as it was read.
+func TestNothingIsMadeUp(t *testing.T) {
+	_, l := newFiltered(t, "")
+	for _, c := range []struct {
+		value millrace.Value
+		want  bool
+	}{{text, true}, {unsent, false}} {
+		rows := &snapshot.Rows{}
+		moved := held{key: key(t, l, 7), change: millrace.Change{Op: millrace.Insert, Rel: rel, New: millrace.Row{id(7), c.value}}}
+		if got := netByKey(rows, []held{moved}); got != c.want || (len(rows.Changes) == 1) != c.want {
+			t.Errorf("%c: %v, %v", c.value.Kind, got, rows.Changes)
+		}
+	}
+}

@@ -254,14 +254,15 @@ func (s *Source) readOn(ctx context.Context, r **snapshot.ChunkReader, p *pendin
 		return err
 	}
 	took, n := time.Since(began), len(p.rows.Changes)
-	if used, err := s.offer(ctx, p); err != nil || !used {
+	used, err := s.offer(ctx, p)
+	switch {
+	case err != nil || p.key != nil: // one row says nothing of chunks
+	case !used:
 		s.resize(p.load, most/2)
-		return err
-	}
-	if p.key == nil && !p.rows.Final {
+	case !p.rows.Final:
 		s.adapt(p.load, n, most, took)
 	}
-	return nil
+	return err
 }
 
 // notVisible is the pause after a snapshot that does not see what was delivered.

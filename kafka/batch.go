@@ -86,6 +86,7 @@ func (a *arena) reset() {
 		a.blocks[i] = a.blocks[i][:0]
 	}
 	if len(a.blocks) > 64 {
+		clear(a.blocks[64:])
 		a.blocks = a.blocks[:64]
 	}
 	a.at = 0
@@ -119,6 +120,7 @@ func (a *headerArena) take(n int) []kgo.RecordHeader {
 
 func (a *headerArena) reset() {
 	if len(a.blocks) > 64 {
+		clear(a.blocks[64:])
 		a.blocks = a.blocks[:64]
 	}
 	for i := range a.blocks {

@@ -143,9 +143,10 @@ type follower struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu  sync.Mutex
-	now *Written
-	err error
+	mu    sync.Mutex
+	now   *Written
+	looks int // that ended well
+	err   error
 }
 
 // followEvery is the pause between two looks.
@@ -192,7 +193,10 @@ func (f *follower) run(ctx context.Context, r *writtenReader) {
 			return
 		}
 		f.mu.Lock()
-		if f.err = err; err == nil && news {
+		if f.err = err; err == nil {
+			f.looks++
+		}
+		if err == nil && news {
 			f.now = r.builder.clone().finish().written(f.now.Job)
 		}
 		f.mu.Unlock()
@@ -204,6 +208,13 @@ func (f *follower) look() (*Written, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.now, f.err
+}
+
+// looked counts the looks that have ended: behind two more, one has begun since.
+func (f *follower) looked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.looks
 }
 
 func (f *follower) close() {

@@ -58,6 +58,7 @@ type Source struct {
 	given  millrace.LSN // the highest position that was given out
 	sign   *Written     // what the sign of life that is due is made of
 	upto   int64        // offset of the transaction topic that comes before it; -1: not asked yet
+	looked int          // how often follow had looked then
 	seen   *Written     // the last that was looked at
 	marks  map[millrace.TableName]millrace.Mark
 	loads  bool // the first load is not complete
@@ -172,7 +173,8 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		return nil, s.opt.Endpoint.wrap("read Kafka", err)
 	}
 	if s.sign == nil {
-		if !s.aged(w) && (w == s.seen || !s.due(w)) {
+		mends := !s.loads && s.reader.Early() && !w.Loading // what was read since w was seen can be early
+		if !s.aged(w) && (w == s.seen && !mends || !s.due(w)) {
 			s.seen = w
 			return nil, nil
 		}
@@ -182,14 +184,17 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		if s.upto, err = s.reader.reached(ctx); err != nil {
 			return nil, err
 		}
+		s.looked = s.follow.looked()
 	}
-	if s.upto < 0 || !s.reader.passed(s.upto) {
+	ends := s.loads || s.reader.Early() // if no load has begun before upto, which is seen only behind it
+	if s.upto < 0 || !s.reader.passed(s.upto) || ends && s.follow.looked() < s.looked+2 {
 		return nil, nil
 	}
-	w, s.sign = s.sign, nil
-	if !w.Loading {
-		s.reader.settled(s.upto)
+	now, err := s.follow.look()
+	if err != nil {
+		return nil, s.opt.Endpoint.wrap("read Kafka", err)
 	}
+	w, s.sign = s.sign, nil
 	if w.Gone {
 		if !s.gone {
 			s.log.Warn("the job that writes to the prefix was cleaned up: nothing more comes", "job", w.Job)
@@ -200,10 +205,13 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if got := w.History; got.System != s.from.System || got.Generation != s.from.Generation {
 		return nil, otherHistory(s.opt.Endpoint, &got, s.from, 0)
 	}
+	if ends && !w.Loading && !now.Loading {
+		s.reader.settled(s.upto)
+	}
 	if s.loads && w.unsaid() { // it was interrupted, and goes on like that
 		return nil, s.besideError()
 	}
-	if s.loads && (w.From == 0 || s.reader.Early()) {
+	if s.loads && (w.From == 0 || now.Loading || s.reader.Early()) {
 		return nil, nil // another table was added
 	}
 	return s.life(w), nil

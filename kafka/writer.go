@@ -171,8 +171,11 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 			return err
 		}
 	}
-	now := time.Now() // else the client looks at the clock for each
+	var now time.Time // else the client looks at the clock for each
 	for i := range b.records {
+		if i%unpackRecords == 0 {
+			now = time.Now()
+		}
 		b.records[i].Timestamp = now
 		cl.Produce(ctx, &b.records[i], p.done)
 	}
@@ -246,7 +249,8 @@ func (w *writer) explain(err error) error {
 }
 
 // produceSpooled reads a large transaction back and produces it. The client's
-// limit of buffered bytes keeps memory constant.
+// limit of buffered bytes bounds its memory: those of one partition that wait for their
+// leader keep the pieces that they share with others, which are small for that reason.
 func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p *promises) error {
 	r, err := b.large.Read()
 	if err != nil {
@@ -255,7 +259,7 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p
 	defer func() { _ = r.Close() }() // it was only read
 	u := unpacker{common: b.common}
 	var now time.Time
-	for n := 0; ; n++ {
+	for n, since := 0, 0; ; n++ {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -271,7 +275,10 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p
 		if err != nil {
 			return err
 		}
-		if n%unpackRecords == 0 { // as often as something may have changed
+		// As often as something may have changed. The client counts from that time how long
+		// a record waits, be it only for the room that large ones before it take.
+		if since += len(data); n%unpackRecords == 0 || since > stampBytes {
+			since = 0
 			if err := p.first(); err != nil {
 				return w.explain(err)
 			}
