@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,13 +20,7 @@ import (
 func TestSourceRefusesLoadsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
-	e := endpoint(k, newPrefix())
-	o := readable(t, e, 1)
-	a := relation(1, "a")
-	loaded(t, o, a)
-	w, _ := claimed(t, o)
-	write(t, w, txn(1, "v", a))
-	awaitDurable(t, w, 150)
+	e, w, _ := oneWritten(t)
 	s, err := startSource(t, e, millrace.Checkpoint{}, true)
 	if err != nil {
 		t.Fatal(err)
@@ -161,5 +156,44 @@ func testEarlyChanges(t *testing.T, layout string) {
 	}
 	if fmt.Sprint(told) != "[true true false]" {
 		t.Errorf("behind the load it is told %v", told)
+	}
+}
+
+// TestCleanedUpInItsLoad: a job that is cleaned up while it loads will never have written
+// all, and what was read of it is not whole.
+func TestCleanedUpInItsLoad(t *testing.T) {
+	t.Parallel()
+	e, w, a := oneWritten(t)
+	early := txn(2, "v", a)
+	early.Changes[0].Early = true
+	write(t, w, early, &millrace.Txn{Chunk: &millrace.Chunk{Table: a.Name}, From: history, Last: true, End: 250,
+		Marks: map[millrace.TableName]millrace.Mark{a.Name: {OID: 1, State: []byte("some")}}})
+	awaitDurable(t, w, 250)
+	var told []bool
+	from := *e
+	from.Peer = millrace.PeerSource
+	s := kafka.NewSource(kafka.SourceOptions{Endpoint: &from, OnTorn: func(torn bool) { told = append(told, torn) }})
+	t.Cleanup(func() { _ = s.Close() })
+	if err := s.Start(deadline(t), millrace.Checkpoint{History: *history}); err != nil {
+		t.Fatal(err)
+	}
+	for x := next(t, s, false); x.Commit != 200; x = next(t, s, false) {
+		s.Ack(x.End)
+	}
+	s.Ack(250)
+	if err := control(t, e).Delete(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // some looks at the job, and their signs
+	defer cancel()
+	for {
+		if _, err := s.Next(ctx); ctx.Err() != nil {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fmt.Sprint(told) != "[true]" {
+		t.Errorf("it is told %v", told)
 	}
 }

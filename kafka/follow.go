@@ -182,6 +182,7 @@ func awaited(e *Endpoint) error {
 
 func (f *follower) run(ctx context.Context, r *writtenReader) {
 	defer close(f.done)
+	unread := false // a look that failed may have seen something
 	for {
 		select {
 		case <-time.After(followEvery):
@@ -192,11 +193,13 @@ func (f *follower) run(ctx context.Context, r *writtenReader) {
 		if ctx.Err() != nil {
 			return
 		}
+		unread = unread || news
 		f.mu.Lock()
 		if f.err = err; err == nil {
 			f.looks++
 		}
-		if err == nil && news {
+		if err == nil && unread {
+			unread = false
 			f.now = r.builder.clone().finish().written(f.now.Job)
 		}
 		f.mu.Unlock()

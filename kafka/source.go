@@ -59,6 +59,8 @@ type Source struct {
 	sign   *Written     // what the sign of life that is due is made of
 	upto   int64        // offset of the transaction topic that comes before it; -1: not asked yet
 	looked int          // how often follow had looked then
+	still  bool         // what the job said after that fits the end of loads
+	rest   int64        // offset of the transaction topic that comes before that; -1: not asked yet
 	seen   *Written     // the last that was looked at
 	marks  map[millrace.TableName]millrace.Mark
 	loads  bool // the first load is not complete
@@ -173,12 +175,12 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		return nil, s.opt.Endpoint.wrap("read Kafka", err)
 	}
 	if s.sign == nil {
-		mends := !s.loads && s.reader.Early() && !w.Loading // what was read since w was seen can be early
+		mends := !s.loads && s.reader.Early() && !w.Loading && !w.Gone // what was read since w was seen can be early
 		if !s.aged(w) && (w == s.seen && !mends || !s.due(w)) {
 			s.seen = w
 			return nil, nil
 		}
-		s.sign, s.seen, s.upto = w, w, -1
+		s.sign, s.seen, s.upto, s.rest, s.still = w, w, -1, -1, false
 	}
 	if s.upto < 0 {
 		if s.upto, err = s.reader.reached(ctx); err != nil {
@@ -186,13 +188,14 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 		}
 		s.looked = s.follow.looked()
 	}
-	ends := s.loads || s.reader.Early() // if no load has begun before upto, which is seen only behind it
-	if s.upto < 0 || !s.reader.passed(s.upto) || ends && s.follow.looked() < s.looked+2 {
+	if s.upto < 0 || !s.reader.passed(s.upto) {
 		return nil, nil
 	}
-	now, err := s.follow.look()
-	if err != nil {
-		return nil, s.opt.Endpoint.wrap("read Kafka", err)
+	ends := !s.sign.Loading && (s.loads || s.reader.Early())
+	if ends {
+		if ready, err := s.rested(ctx); !ready {
+			return nil, err
+		}
 	}
 	w, s.sign = s.sign, nil
 	if w.Gone {
@@ -205,16 +208,38 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if got := w.History; got.System != s.from.System || got.Generation != s.from.Generation {
 		return nil, otherHistory(s.opt.Endpoint, &got, s.from, 0)
 	}
-	if ends && !w.Loading && !now.Loading {
+	if ends && s.still {
 		s.reader.settled(s.upto)
 	}
 	if s.loads && w.unsaid() { // it was interrupted, and goes on like that
 		return nil, s.besideError()
 	}
-	if s.loads && (w.From == 0 || now.Loading || s.reader.Early()) {
+	if s.loads && (w.From == 0 || !s.still || s.reader.Early()) {
 		return nil, nil // another table was added
 	}
 	return s.life(w), nil
+}
+
+// rested finds out whether a load that is over for the job that writes is over for
+// what was given as well. That no table was loaded is known only of two moments: one
+// before upto was asked for, and one after it. A load that began before upto is over at the second, and
+// what it has written lies before the end of the topic that is asked for then; one that
+// began later has its changes behind upto, which settled looks at.
+func (s *Source) rested(ctx context.Context) (ready bool, err error) {
+	if s.rest < 0 {
+		if s.follow.looked() < s.looked+2 {
+			return false, nil
+		}
+		now, err := s.follow.look()
+		if err != nil {
+			return false, s.opt.Endpoint.wrap("read Kafka", err)
+		}
+		s.still = !now.Loading && !now.Gone && now.History == s.sign.History
+		if s.rest, err = s.reader.reached(ctx); err != nil {
+			return false, err
+		}
+	}
+	return s.rest >= 0 && s.reader.passed(s.rest), nil
 }
 
 // due tells whether w says something that was not given out.

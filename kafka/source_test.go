@@ -28,6 +28,19 @@ func startSource(t *testing.T, e *kafka.Endpoint, cp millrace.Checkpoint, loads 
 	return s, s.Start(deadline(t), cp)
 }
 
+// oneWritten makes a prefix that a job has written one transaction to, up to 150.
+func oneWritten(t *testing.T) (*kafka.Endpoint, *kafka.Sink, *millrace.Relation) {
+	t.Helper()
+	e := endpoint(rig.SharedKafka(t), newPrefix())
+	o := readable(t, e, 1)
+	a := relation(1, "a")
+	loaded(t, o, a)
+	w, _ := claimed(t, o)
+	write(t, w, txn(1, "v", a))
+	awaitDurable(t, w, 150)
+	return e, w, a
+}
+
 // next gives what comes next of a kind: a transaction, or a sign of life.
 func next(t *testing.T, s *kafka.Source, sign bool) *millrace.Txn {
 	t.Helper()
@@ -146,13 +159,7 @@ func signsOfLife(t *testing.T, e *kafka.Endpoint, o kafka.Options, order string)
 func TestSourceNoticesExpiredHistory(t *testing.T) {
 	t.Parallel()
 	k := rig.SharedKafka(t)
-	e := endpoint(k, newPrefix())
-	o := readable(t, e, 1)
-	a := relation(1, "a")
-	loaded(t, o, a)
-	w, _ := claimed(t, o)
-	write(t, w, txn(1, "v", a))
-	awaitDurable(t, w, 150)
+	e, w, a := oneWritten(t)
 	s, err := startSource(t, e, millrace.Checkpoint{}, false)
 	if err != nil {
 		t.Fatal(err)
