@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/session"
 )
 
@@ -32,11 +33,7 @@ func (l *load) dryRun(ctx context.Context) error {
 		return err
 	}
 	say("\n-- on the destination: the record, unless it is there\nCREATE SCHEMA millrace;\n%s", strings.TrimSpace(record.Schema()))
-	say("\n-- on the source")
-	if l.pub == nil {
-		say("%s;", l.set.PublicationSQL(l.Publication))
-	}
-	say("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput (SNAPSHOT 'export');", millrace.QuoteIdent(l.Slot))
+	l.describeSource(say)
 	if err := l.describeLoad(ctx, say); err != nil {
 		return err
 	}
@@ -130,6 +127,13 @@ func (l *load) describeLoad(ctx context.Context, say func(string, ...any)) error
 		return session.Wrap("read tables", millrace.PeerSource, err)
 	}
 	say("-- rows, %d streams side by side", max(1, l.Parallel))
+	l.describeRows(here, say)
+	say("\n%s", after)
+	return nil
+}
+
+// describeRows tells how much is read.
+func (l *load) describeRows(here map[uint32]*catalog.Table, say func(string, ...any)) {
 	var total int64
 	for _, t := range l.set.Tables {
 		if s := here[t.OID]; s != nil {
@@ -137,6 +141,14 @@ func (l *load) describeLoad(ctx context.Context, say func(string, ...any)) error
 			total += s.Bytes
 		}
 	}
-	say("-- about %d bytes in all, for which the source keeps old row versions and its log\n\n%s", total, after)
-	return nil
+	say("-- about %d bytes in all, for which the source keeps old row versions and its log", total)
+}
+
+// describeSource tells what is made at the source.
+func (l *load) describeSource(say func(string, ...any)) {
+	say("\n-- on the source")
+	if l.pub == nil {
+		say("%s;", l.set.PublicationSQL(l.Publication))
+	}
+	say("%s;", replication.CreateSlotCommand(l.Slot, l.failoverSlot()))
 }

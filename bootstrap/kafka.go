@@ -61,6 +61,9 @@ func RunKafka(ctx context.Context, o KafkaOptions) error {
 	if err := l.connectSource(ctx); err != nil {
 		return err
 	}
+	if l.DryRun != nil {
+		return l.dryRun(ctx)
+	}
 	if l.job != nil && !l.Restart && complete(l.job.Tables) > 0 {
 		return l.takeUp(ctx)
 	}
@@ -278,21 +281,27 @@ func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding
 	return problems
 }
 
+// recordKey gives the columns of the key that the records of a table have; none for
+// a table without one.
+func recordKey(o *kafka.Options, t *catalog.Table) []string {
+	if key, chosen := o.Keys[t.Name]; chosen {
+		return key
+	}
+	if t.Identity == millrace.IdentityFull {
+		return Facts(t).PrimaryKey
+	}
+	return t.IdentityColumns()
+}
+
 // keyProblems finds what is wrong with the key that the records of a table would
 // have.
 func keyProblems(o *kafka.Options, t *catalog.Table) []snapshot.Finding {
 	var problems []snapshot.Finding
 	facts := Facts(t)
-	key, chosen := o.Keys[t.Name]
-	switch {
-	case chosen && o.Topics.Compact && !t.Distinct(key):
+	key := recordKey(o, t)
+	if _, chosen := o.Keys[t.Name]; chosen && o.Topics.Compact && !t.Distinct(key) {
 		problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "keys names columns that several rows can share, of which a compacted topic would keep one",
 			Cure: "CREATE UNIQUE INDEX CONCURRENTLY on these columns, all NOT NULL; or set destination.kafka.compact: false"})
-	case chosen:
-	case t.Identity == millrace.IdentityFull:
-		key = facts.PrimaryKey
-	default:
-		key = t.IdentityColumns()
 	}
 	if o.Topics.Compact && len(key) == 0 {
 		problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "has no key, and a compacted topic needs one",

@@ -23,17 +23,22 @@ func sharedRestart(job string) error {
 		Hint: "stop all jobs that share the tables, `millrace cleanup --yes` each, empty the tables, and begin anew"}
 }
 
+// alone gives the description of a table without constraints but its primary key.
+func alone(v *krecord.TableVersion) *krecord.TableVersion {
+	a := *v
+	a.Constraints = nil
+	for _, c := range v.Constraints {
+		if c.Kind == "primary_key" {
+			a.Constraints = append(a.Constraints, c)
+		}
+	}
+	return &a
+}
+
 // createShared makes a table without constraints but its primary key. Another job may
 // make it at this moment: then it is there at the next try.
 func createShared(ctx context.Context, tx pgx.Tx, v *krecord.TableVersion) error {
-	alone := *v
-	alone.Constraints = nil
-	for _, c := range v.Constraints {
-		if c.Kind == "primary_key" {
-			alone.Constraints = append(alone.Constraints, c)
-		}
-	}
-	err := createTable(ctx, tx, &alone)
+	err := createTable(ctx, tx, alone(v))
 	switch session.SQLState(err) {
 	case "42P07", "42710", "23505":
 		return &millrace.Error{Kind: millrace.KindRetry, Op: "make the table", Peer: millrace.PeerDestination, Table: v.Name(),

@@ -111,7 +111,7 @@ func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Sl
 	} else {
 		go func() { seen <- l.watchBlockers(watch, pg.PID()) }()
 	}
-	slot, err := replication.New(pg).CreateSlot(creating, l.Slot, l.Failover && !l.server.InRecovery && l.server.Major() >= failoverSlots)
+	slot, err := replication.New(pg).CreateSlot(creating, l.Slot, l.failoverSlot())
 	stop()
 	blockers := <-seen
 	if err == nil {
@@ -125,6 +125,10 @@ func (l *load) awaitSlot(ctx context.Context, pg *pgconn.PgConn) (replication.Sl
 
 // failoverSlots is the first version whose slots can be copied to standbys.
 const failoverSlots = 17
+
+func (l *load) failoverSlot() bool {
+	return l.Failover && !l.server.InRecovery && l.server.Major() >= failoverSlots
+}
 
 // explainSlot tells what the server's answer means.
 func (l *load) explainSlot(ctx context.Context, op, blockers string, err error) error {

@@ -41,6 +41,9 @@ func FromKafka(ctx context.Context, o Options, from *kafka.Endpoint) error {
 	if l.job != nil && l.ByKey {
 		return sharedRestart(l.Job)
 	}
+	if l.DryRun != nil {
+		return l.describeWritten(ctx, from)
+	}
 	w, err := l.awaitWritten(ctx, from)
 	if err != nil {
 		return err

@@ -156,14 +156,10 @@ func (c *Control) Leave(ctx context.Context, instance string) error {
 	return c.write(ctx, "remove the heartbeat", c.e.control(keyRuntime+instance, nil))
 }
 
-// Create makes the control topic, unless it exists. replication -1 is the
-// broker's default.
-//
-// One record a commit comes into it, and its active segment is never compacted,
-// so that segments are small.
-func (c *Control) Create(ctx context.Context, replication int) error {
-	name := controlTopic(c.e.Prefix, c.e.Job)
-	configs := map[string]*string{
+// controlConfig is the configuration of the control topic. One record a commit comes
+// into it, and its active segment is never compacted, so that segments are small.
+func controlConfig() map[string]*string {
+	return map[string]*string{
 		"cleanup.policy":            kadm.StringPtr("compact"),
 		"segment.bytes":             kadm.StringPtr(strconv.Itoa(16 << 20)),
 		"segment.ms":                kadm.StringPtr("600000"),
@@ -171,7 +167,13 @@ func (c *Control) Create(ctx context.Context, replication int) error {
 		"delete.retention.ms":       kadm.StringPtr("600000"),
 		"max.message.bytes":         kadm.StringPtr(strconv.Itoa(8 << 20)),
 	}
-	res, err := kadm.NewClient(c.cl).CreateTopic(ctx, 1, int16(replication), configs, name)
+}
+
+// Create makes the control topic, unless it exists. replication -1 is the
+// broker's default.
+func (c *Control) Create(ctx context.Context, replication int) error {
+	name := controlTopic(c.e.Prefix, c.e.Job)
+	res, err := kadm.NewClient(c.cl).CreateTopic(ctx, 1, int16(replication), controlConfig(), name)
 	if err == nil {
 		err = res.Err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -249,9 +250,9 @@ func (r *Reader) Versions() []*krecord.TableVersion {
 	return all
 }
 
-// Unreadable finds tables whose newest description says that transactions can't be
-// rebuilt from their records.
-func (e *Endpoint) Unreadable(ctx context.Context) (problems []error, err error) {
+// Described gives the newest description of each table that the prefix holds now, in
+// the order of their names.
+func (e *Endpoint) Described(ctx context.Context) ([]*krecord.TableVersion, error) {
 	cl, err := e.client()
 	if err != nil {
 		return nil, err
@@ -278,10 +279,22 @@ func (e *Endpoint) Unreadable(ctx context.Context) (problems []error, err error)
 		}
 		return err
 	})
-	for _, v := range newest {
+	if err != nil {
+		return nil, e.wrap("read Kafka", err)
+	}
+	return slices.SortedFunc(maps.Values(newest), func(a, b *krecord.TableVersion) int {
+		return strings.Compare(a.Name().String(), b.Name().String())
+	}), nil
+}
+
+// Unreadable finds tables whose newest description says that transactions can't be
+// rebuilt from their records.
+func (e *Endpoint) Unreadable(ctx context.Context) (problems []error, err error) {
+	all, err := e.Described(ctx)
+	for _, v := range all {
 		if _, err := newTableReader(v); err != nil {
 			problems = append(problems, unreadable(e, v, err))
 		}
 	}
-	return problems, e.wrap("read Kafka", err)
+	return problems, err
 }

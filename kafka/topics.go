@@ -129,15 +129,15 @@ func (e *Endpoint) ensure(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 	return all, nil
 }
 
-func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, name string) error {
-	partitions, config := int32(1), o.config()
+// layout gives the partitions and the configuration of a topic of the prefix, as it is made.
+func (o *TopicOptions) layout(prefix, name string) (partitions int32, config map[string]*string) {
 	// So that only the topics of tables, or that of all of them, bound the size of
 	// a row.
 	unbounded := kadm.StringPtr(strconv.Itoa(maxRecord))
 	switch name {
-	case schemaTopic(e.Prefix):
-		config = map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "max.message.bytes": unbounded}
-	case transactionTopic(e.Prefix):
+	case schemaTopic(prefix):
+		return 1, map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "max.message.bytes": unbounded}
+	case transactionTopic(prefix):
 		// The order of transactions must outlive the rows.
 		c := *o
 		c.Compact = false
@@ -146,10 +146,15 @@ func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, 
 		}
 		config = c.config()
 		config["max.message.bytes"] = unbounded
-	case streamTopic(e.Prefix):
-	default:
-		partitions = int32(max(o.Partitions, 1))
+		return 1, config
+	case streamTopic(prefix):
+		return 1, o.config()
 	}
+	return int32(max(o.Partitions, 1)), o.config()
+}
+
+func (e *Endpoint) create(ctx context.Context, cl *kgo.Client, o *TopicOptions, name string) error {
+	partitions, config := o.layout(e.Prefix, name)
 	res, err := kadm.NewClient(cl).CreateTopic(ctx, partitions, o.replication(), config, name)
 	if err == nil {
 		err = res.Err

@@ -104,6 +104,15 @@ type Slot struct {
 	Snapshot string
 }
 
+// CreateSlotCommand is the command that CreateSlot sends.
+func CreateSlotCommand(name string, failover bool) string {
+	options := "SNAPSHOT 'export'"
+	if failover {
+		options += ", FAILOVER true"
+	}
+	return "CREATE_REPLICATION_SLOT " + millrace.QuoteIdent(name) + " LOGICAL pgoutput (" + options + ")"
+}
+
 // CreateSlot makes a slot of the pgoutput plugin and exports its snapshot. It
 // waits for all transactions that are writing just now; the server's
 // lock_timeout bounds that, its statement_timeout does not. On a standby it
@@ -111,11 +120,7 @@ type Slot struct {
 // With failover the slot is copied to standbys that ask for it; servers before
 // 17, and standbys, refuse that.
 func (c *Conn) CreateSlot(ctx context.Context, name string, failover bool) (Slot, error) {
-	options := "SNAPSHOT 'export'"
-	if failover {
-		options += ", FAILOVER true"
-	}
-	row, err := c.row(ctx, "CREATE_REPLICATION_SLOT "+millrace.QuoteIdent(name)+" LOGICAL pgoutput ("+options+")", 4)
+	row, err := c.row(ctx, CreateSlotCommand(name, failover), 4)
 	if err != nil {
 		return Slot{}, err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/config"
 	"github.com/millrace/millrace/record"
@@ -151,10 +150,6 @@ func (s *settings) doLoad(ctx context.Context, o bootstrap.Options, f *bootstrap
 
 func (s *settings) runLoad(ctx context.Context, o bootstrap.Options) error {
 	if s.prefix != nil {
-		if o.DryRun != nil {
-			return &millrace.Error{Kind: millrace.KindConfig, Op: "bootstrap --dry-run", Err: errors.New("not available in this version for a Kafka source"),
-				Hint: "millrace check shows what stands in the way"}
-		}
 		return bootstrap.FromKafka(ctx, o, s.prefix)
 	}
 	if s.kafka != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -137,10 +136,6 @@ func (s *settings) tableFacts(ctx context.Context, tables []record.Table) (func(
 
 // loadKafka does the first load into Kafka.
 func (s *settings) loadKafka(ctx context.Context, o bootstrap.Options) error {
-	if o.DryRun != nil {
-		return &millrace.Error{Kind: millrace.KindConfig, Op: "bootstrap --dry-run", Err: errors.New("not available in this version for Kafka"),
-			Hint: "millrace check shows what stands in the way"}
-	}
 	sink, err := s.kafkaSink()
 	if err != nil {
 		return err
@@ -159,6 +154,9 @@ func (s *settings) loadKafka(ctx context.Context, o bootstrap.Options) error {
 	}
 	if bootstrap.Besides(state.Job) && !o.Restart {
 		return nil // the slot tells whether another instance works on it
+	}
+	if o.DryRun != nil {
+		return bootstrap.RunKafka(ctx, bootstrap.KafkaOptions{Options: o, Sink: sink, State: state})
 	}
 	if rt := state.Newest(o.Instance); rt != nil && time.Since(rt.HeartbeatAt) < silentBeats*s.Safety.HeartbeatInterval {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: "first load",
