@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/record"
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/schema"
 	"github.com/millrace/millrace/session"
 	"github.com/millrace/millrace/snapshot"
@@ -158,8 +159,29 @@ func (l *load) connectSource(ctx context.Context) (err error) {
 	if l.source, err = l.Source.Connect(ctx, session.Copy); err != nil {
 		return err
 	}
-	l.server, err = catalog.ReadServer(ctx, l.source)
-	return session.Wrap("read the server", millrace.PeerSource, err)
+	if l.server, err = catalog.ReadServer(ctx, l.source); err != nil {
+		return session.Wrap("read the server", millrace.PeerSource, err)
+	}
+	if l.server.InRecovery {
+		return l.identifyStandby(ctx)
+	}
+	return nil
+}
+
+// identifyStandby asks on which timeline a standby is, which SQL does not tell: its
+// control file follows with the next restart point only.
+func (l *load) identifyStandby(ctx context.Context) error {
+	pg, err := l.Source.ConnectReplication(ctx, session.Watch)
+	if err != nil {
+		return err
+	}
+	defer pg.Close(context.WithoutCancel(ctx))
+	sys, err := replication.New(pg).IdentifySystem(ctx)
+	if err != nil {
+		return session.Wrap("identify the source", millrace.PeerSource, err)
+	}
+	l.server.Timeline = sys.Timeline
+	return nil
 }
 
 // reopen makes sessions anew that may be in any state.

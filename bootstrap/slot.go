@@ -27,14 +27,6 @@ func (l *load) createSlot(ctx context.Context) (*snapshot.Holder, error) {
 	}
 	// The exported snapshot lives until the next command on this session.
 	defer pg.Close(context.WithoutCancel(ctx))
-	if l.server.InRecovery {
-		// SQL does not tell on which timeline a standby is.
-		sys, err := replication.New(pg).IdentifySystem(ctx)
-		if err != nil {
-			return nil, session.Wrap("identify the source", millrace.PeerSource, err)
-		}
-		l.server.Timeline = sys.Timeline
-	}
 	slot, err := l.awaitSlot(ctx, pg)
 	if err != nil {
 		return nil, err

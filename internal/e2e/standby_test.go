@@ -249,6 +249,35 @@ func TestSourceFollowsAnotherPrimary(t *testing.T) {
 			p.source.SQL(t, "INSERT INTO events SELECT i, 'later' FROM generate_series(1, 100) i")
 			p.Start(t)
 			p.finish(t)
+			if major == rig.Newest {
+				intoKafkaFrom(t, p, last)
+			}
 		})
+	}
+}
+
+// intoKafkaFrom loads into Kafka from a standby that has come to timeline 2 and whose
+// control file does not say so yet.
+func intoKafkaFrom(t *testing.T, p *pair, standby *rig.Postgres) {
+	t.Helper()
+	if got := standby.Query(t, "postgres", "SELECT timeline_id FROM pg_control_checkpoint()"); got != "1" {
+		t.Logf("the standby's control file is on timeline %s already", got)
+	}
+	name := "k_" + p.target.Name
+	p.source.SQL(t, "CREATE PUBLICATION millrace_"+name+" FOR ALL TABLES")
+	standby.AwaitReplay(t, p.source.Server)
+	j := blackbox.NewJob(t, blackbox.Options{Name: name, Source: p.source, SourceURL: standby.URL(p.source.Name), Tables: []string{"public.*"}, Extra: fast,
+		Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s}", rig.SharedKafka(t).Brokers()[0], name)})
+	j.Start(t, "--bootstrap")
+	p.source.SQL(t, "INSERT INTO events SELECT i, 'into Kafka' FROM generate_series(1, 100) i")
+	rig.Eventually(t, patience, func() bool {
+		r := j.Run(t, "status", "--json")
+		return r.Code == blackbox.Done && strings.Contains(r.Stdout, `"streaming"`) && strings.Contains(r.Stdout, `"timeline":2`)
+	}, "the job streams from timeline 2")
+	if r := j.Run(t, "wait", "--now"); r.Code != blackbox.Done {
+		t.Errorf("wait: %s%s", r.Stdout, r.Stderr)
+	}
+	if code := j.Stop(t); code != 0 {
+		t.Errorf("stop: exit code %d", code)
 	}
 }
