@@ -151,6 +151,9 @@ func (l *load) describeWritten(ctx context.Context, from *kafka.Endpoint) error 
 
 // describeVersions tells of the tables that the prefix describes now.
 func (l *load) describeVersions(ctx context.Context, from *kafka.Endpoint, w *kafka.Written, say func(string, ...any)) error {
+	if err := from.Unfit(w); err != nil {
+		return err
+	}
 	all, err := from.Described(ctx)
 	if err != nil {
 		return err

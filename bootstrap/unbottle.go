@@ -45,6 +45,9 @@ func FromKafka(ctx context.Context, o Options, from *kafka.Endpoint) error {
 		return l.describeWritten(ctx, from)
 	}
 	w, err := l.awaitWritten(ctx, from)
+	if err == nil {
+		err = from.Unfit(w)
+	}
 	if err != nil {
 		return err
 	}

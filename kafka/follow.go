@@ -33,6 +33,7 @@ type Written struct {
 	// before the rows; Early: each record says whether that is so, which those of
 	// earlier versions did not. Loading: a table is loaded like that now.
 	Beside, Early, Loading bool
+	Rowless                bool // the first load has copied no rows
 	// Topics and Tables are those of the job, with what was loaded of each table.
 	Topics map[string]Topic
 	Tables []record.Table
@@ -47,6 +48,7 @@ func (s *State) written(job string) *Written {
 	}
 	j := s.Job
 	w.Beside, w.Early, w.Loading = j.Mode == modeBeside, j.Early, len(s.Checkpoint.Tables) > 0
+	w.Rowless = j.Mode == modeNone
 	w.History = millrace.History{System: j.SystemID, Timeline: j.Timeline, Generation: j.Generation}
 	w.PageSize, w.SegmentSize, w.Point, w.From, w.Tables = j.PageSize, j.SegmentSize, j.ConsistentPoint, j.ConsistentFrom, j.Tables
 	if s.Checkpoint.Generation == j.Generation {

@@ -121,7 +121,7 @@ func reload(t *testing.T, o kafka.Options, rels ...*millrace.Relation) {
 func load(t *testing.T, o kafka.Options, former int64, rels []*millrace.Relation) {
 	t.Helper()
 	ctx := deadline(t)
-	job := &record.Job{Generation: former, Name: "job", State: record.Bootstrapping, SystemID: history.System, Timeline: 1, Slot: "s", Mode: "none"}
+	job := &record.Job{Generation: former, Name: "job", State: record.Bootstrapping, SystemID: history.System, Timeline: 1, Slot: "s", Mode: "consistent"}
 	for _, rel := range rels {
 		job.Tables = append(job.Tables, record.Table{OID: rel.OID, Name: rel.Name})
 	}

@@ -44,6 +44,9 @@ func (s *Sink) Complete(from millrace.LSN) {
 // modeBeside is the mode of a job whose tables, or some, are loaded beside the stream.
 const modeBeside = "incremental"
 
+// modeNone is the mode of a job whose first load copies no rows.
+const modeNone = "none"
+
 // Beside has recorded that the rest of the first load is done beside the stream: mode
 // is that of such a load. It goes with what was written before, or behind it.
 func (s *Sink) Beside(mode string) {

@@ -120,10 +120,11 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	if len(cp.Cursor) > 0 && !s.loads {
 		return nil
 	}
-	if w, err := f.look(); err != nil || w.unsaid() {
-		if err == nil {
-			err = s.besideError()
-		}
+	w, err := f.look()
+	if err == nil {
+		err = s.opt.Endpoint.Unfit(w)
+	}
+	if err != nil {
 		return s.opt.Endpoint.wrap("read Kafka", err)
 	}
 	if len(cp.Cursor) > 0 {
@@ -131,16 +132,6 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	}
 	return s.reader.whole(ctx, &from)
 }
-
-func (s *Source) besideError() error {
-	return &millrace.Error{Kind: millrace.KindPreflight, Op: "read Kafka", Peer: s.opt.Endpoint.Peer,
-		Err: errors.New("the prefix was loaded beside the stream by an earlier version of Millrace, whose records don't say which changes come before their rows; " +
-			"large values of some rows may not be in it at all"),
-		Hint: "load the prefix anew with this version, by `millrace bootstrap --restart-snapshot --yes` of the job that writes to it"}
-}
-
-// unsaid tells whether changes come before their rows, and nothing says which.
-func (w *Written) unsaid() bool { return w.Beside && !w.Early }
 
 // Next implements millrace.Source.
 func (s *Source) Next(ctx context.Context) (*millrace.Txn, error) {
@@ -211,8 +202,10 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if ends && s.still {
 		s.reader.settled(s.upto)
 	}
-	if s.loads && w.unsaid() { // it was interrupted, and goes on like that
-		return nil, s.besideError()
+	if s.loads {
+		if err := s.opt.Endpoint.Unfit(w); err != nil { // it was interrupted, and goes on beside the stream
+			return nil, err
+		}
 	}
 	if s.loads && (w.From == 0 || !s.still || s.reader.Early()) {
 		return nil, nil // another table was added
@@ -245,7 +238,7 @@ func (s *Source) rested(ctx context.Context) (ready bool, err error) {
 // due tells whether w says something that was not given out.
 func (s *Source) due(w *Written) bool {
 	h := w.History
-	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 && !w.Loading || w.unsaid()) ||
+	return w.Gone || h.System != s.from.System || h.Generation != s.from.Generation || s.loads && (w.From != 0 && !w.Loading || s.opt.Endpoint.Unfit(w) != nil) ||
 		!s.loads && w.From != 0 && (w.Acked > s.given || s.reader.Early() && !w.Loading)
 }
 

@@ -280,6 +280,11 @@ func (o kafkaOrigin) Check(ctx context.Context, job *record.Job) (problems, warn
 		return finding("the job that writes to the prefix was started over", restartHint), nil, nil
 	}
 	found, err := o.s.prefix.Unreadable(ctx)
+	if job == nil || job.ConsistentFrom == 0 {
+		if e := o.s.prefix.Unfit(w); e != nil {
+			found = append(found, e)
+		}
+	}
 	for _, e := range found {
 		problems = append(problems, check.Finding{Subject: "source", Text: e.Error(), Cure: millrace.HintOf(e)})
 	}
