@@ -47,7 +47,7 @@ type Txn struct {
 	Size int64
 
 	free   func(*Txn)
-	stored func()
+	stored func(committed bool)
 }
 
 // Phase says what has happened to a transaction. A source gives only committed
@@ -96,13 +96,14 @@ func (t *Txn) Idle() bool { return t.Commit == 0 && t.Chunk == nil && t.Phase ==
 func (t *Txn) OnRelease(free func(*Txn)) { t.free = free }
 
 // OnStored sets what is called once the destination has committed t, or has let go
-// of it for good: for a maker that has only so much under way. It must not block.
-func (t *Txn) OnStored(stored func()) { t.stored = stored }
+// of it for good: for a maker that has only so much under way, or wants to know of more than
+// positions say. It must not block.
+func (t *Txn) OnStored(stored func(committed bool)) { t.stored = stored }
 
 // Stored takes what OnStored has set, nil if there is nothing. It is for a sink that
 // commits t later than it releases it, and calls it behind the commit. Release calls
 // what nobody has taken.
-func (t *Txn) Stored() (stored func()) {
+func (t *Txn) Stored() (stored func(committed bool)) {
 	stored, t.stored = t.stored, nil
 	return stored
 }
@@ -111,7 +112,7 @@ func (t *Txn) Stored() (stored func()) {
 // it once; neither the Txn nor any Row or Value of it may be used afterwards.
 func (t *Txn) Release() {
 	if stored := t.Stored(); stored != nil {
-		stored()
+		stored(false)
 	}
 	if f := t.free; f != nil {
 		t.free = nil

@@ -51,7 +51,7 @@ type executor struct {
 	deferred bool // SET CONSTRAINTS ALL DEFERRED holds
 	batches  int  // of the open target transaction that have succeeded
 	// stored are to be called once what x.cp is the progress of is committed.
-	stored []func()
+	stored []func(committed bool)
 	// oneFlight is the most changes of a batch that is counted at the server.
 	oneFlight int
 	// forced is the transaction whose parts all go row by row.
@@ -409,7 +409,7 @@ func (x *executor) told() error {
 	x.stats.groups.Add(1)
 	x.commits(x.cp)
 	for _, stored := range x.stored {
-		stored()
+		stored(true)
 	}
 	clear(x.stored)
 	x.stored = x.stored[:0]

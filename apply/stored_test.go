@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -26,10 +27,10 @@ func TestChunkIsStored(t *testing.T) {
 			txn.Chunk, txn.Commit, txn.XID = &millrace.Chunk{Table: txn.Changes[0].Rel.Name}, 0, 0
 			want := p.src.Query(t, "SELECT count(*) FROM a")
 			told := make(chan string, 2)
-			txn.OnStored(func() {
+			txn.OnStored(func(committed bool) {
 				there, err := p.dst.Server.TryQuery(p.dst.Name, "SELECT count(*) FROM a")
-				if err != nil {
-					there = err.Error()
+				if err != nil || !committed {
+					there = fmt.Sprint(committed, err)
 				}
 				told <- there
 			})

@@ -402,7 +402,7 @@ func (s *Source) chunk(ctx context.Context) (*millrace.Txn, error) {
 			return nil, err
 		}
 		if t != nil {
-			t.OnStored(func() { close(p.stored) })
+			t.OnStored(func(bool) { close(p.stored) })
 			s.turn = 0
 			return t, nil
 		}

@@ -54,7 +54,7 @@ func TestTwoChunksUnderWay(t *testing.T) {
 		if len(s.ready) != 0 {
 			t.Fatal("the second chunk can be given away before the first is committed")
 		}
-		chunk.Stored()()
+		chunk.Stored()(true)
 		synctest.Wait()
 		chunk = give()
 		if !<-used {

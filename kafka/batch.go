@@ -30,7 +30,7 @@ type batch struct {
 
 	chunks int                                  // and marks of loads beside the stream
 	marks  map[millrace.TableName]millrace.Mark // how far these loads have come
-	stored []func()                             // called once it is committed
+	stored []func(committed bool)               // called once it is committed
 
 	large   *spool.Txn         // its records, before those of the batch
 	common  []kgo.RecordHeader // that those have in common
@@ -52,6 +52,28 @@ func (b *batch) reset() {
 	mem.reset()
 	headers.reset()
 	*b = batch{records: records[:0], memory: mem, headers: headers}
+}
+
+// stamps tells which records of a run need another time than the one before. The client
+// counts from that time how long a record waits, be it only for the room that large ones before it
+// take.
+type stamps struct{ records, bytes int }
+
+// How much is produced, at most, between two looks at the clock.
+const (
+	stampRecords = 16
+	stampBytes   = 1 << 20
+)
+
+// due takes the next record, of so many bytes.
+func (s *stamps) due(bytes int) bool {
+	s.bytes += bytes
+	due := s.records == 0 || s.bytes > stampBytes
+	if due {
+		*s = stamps{}
+	}
+	s.records = (s.records + 1) % stampRecords
+	return due
 }
 
 // arena keeps bytes until the batch is done with.

@@ -129,6 +129,7 @@ func testEarlyChanges(t *testing.T, layout string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	used(s, x)
 	if x = next(t, s, true); x.Chunk == nil || len(x.Changes) != 1 || x.Changes[0].Op != millrace.Put {
 		t.Errorf("the chunk is %+v", x)
 	}
@@ -140,7 +141,7 @@ func testEarlyChanges(t *testing.T, layout string) {
 		t.Helper()
 		write(t, w, txn(n, "later", b))
 		awaitDurable(t, w, millrace.LSN(n*100+50))
-		s.Ack(next(t, s, false).End)
+		s.Ack(used(s, next(t, s, false)).End)
 		rig.Linger(t, 100*time.Millisecond, "whoever follows the writing job looks again")
 	}
 	for n := 3; n < 7; n++ {
@@ -178,7 +179,7 @@ func TestCleanedUpInItsLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	for x := next(t, s, false); x.Commit != 200; x = next(t, s, false) {
-		s.Ack(x.End)
+		used(s, x)
 	}
 	s.Ack(250)
 	if err := control(t, e).Delete(deadline(t)); err != nil {
@@ -187,11 +188,14 @@ func TestCleanedUpInItsLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // some looks at the job, and their signs
 	defer cancel()
 	for {
-		if _, err := s.Next(ctx); ctx.Err() != nil {
+		x, err := s.Next(ctx)
+		if ctx.Err() != nil {
 			break
-		} else if err != nil {
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
+		used(s, x)
 	}
 	if fmt.Sprint(told) != "[true]" {
 		t.Errorf("it is told %v", told)

@@ -141,15 +141,17 @@ func (r *writtenReader) toStable(ctx context.Context) (news bool, err error) {
 // follower keeps up with what the writing job says. It has a client of its own: a
 // broker answers the requests of one connection in turn, and these wait.
 type follower struct {
-	e    *Endpoint
-	cl   *kgo.Client
-	stop context.CancelFunc
-	done chan struct{}
+	e     *Endpoint
+	cl    *kgo.Client
+	topic *topic // as it was found; not the one that is read
+	stop  context.CancelFunc
+	done  chan struct{}
 
-	mu    sync.Mutex
-	now   *Written
-	looks int // that ended well
-	err   error
+	mu     sync.Mutex
+	now    *Written
+	unread bool  // something came of a look that failed later
+	at     int64 // up to which the topic was read
+	err    error
 }
 
 // followEvery is the pause between two looks.
@@ -171,7 +173,7 @@ func follow(ctx context.Context, e *Endpoint) (*follower, error) {
 		cl.Close()
 		return nil, e.wrap("read Kafka", err)
 	}
-	f := &follower{e: e, cl: cl, done: make(chan struct{}), now: w}
+	f := &follower{e: e, cl: cl, topic: &topic{name: r.topic.name, leaders: make([]int32, 1)}, done: make(chan struct{}), now: w, at: r.at}
 	ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go f.run(ctx, r)
 	return f, nil
@@ -185,7 +187,6 @@ func awaited(e *Endpoint) error {
 
 func (f *follower) run(ctx context.Context, r *writtenReader) {
 	defer close(f.done)
-	unread := false // a look that failed may have seen something
 	for {
 		select {
 		case <-time.After(followEvery):
@@ -196,17 +197,23 @@ func (f *follower) run(ctx context.Context, r *writtenReader) {
 		if ctx.Err() != nil {
 			return
 		}
-		unread = unread || news
-		f.mu.Lock()
-		if f.err = err; err == nil {
-			f.looks++
-		}
-		if err == nil && unread {
-			unread = false
-			f.now = r.builder.clone().finish().written(f.now.Job)
-		}
-		f.mu.Unlock()
+		f.took(r, news, err)
 	}
+}
+
+// took takes note of what came of a look.
+func (f *follower) took(r *writtenReader, news bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unread, f.err = f.unread || news, err
+	if err != nil {
+		return
+	}
+	if f.unread {
+		f.unread = false
+		f.now = r.builder.clone().finish().written(f.now.Job)
+	}
+	f.at = r.at
 }
 
 // look gives what the job said last.
@@ -216,11 +223,23 @@ func (f *follower) look() (*Written, error) {
 	return f.now, f.err
 }
 
-// looked counts the looks that have ended: behind two more, one has begun since.
-func (f *follower) looked() int {
+// reached gives the offset behind all that is in the control topic now, -1 if that can't be
+// told at present; passed tells whether look knows of everything before an offset.
+func (f *follower) reached(ctx context.Context) (int64, error) {
+	all, err := offsets(ctx, f.cl, -1, f.topic)
+	if leaderMoved(err) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, err
+	}
+	return all[f.topic][0], nil
+}
+
+func (f *follower) passed(offset int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.looks
+	return f.err == nil && f.at >= offset
 }
 
 func (f *follower) close() {

@@ -58,12 +58,9 @@ type unpacker struct {
 
 // How much memory is asked for at once: records, headers, and bytes.
 const (
-	unpackRecords = 16
+	unpackRecords = stampRecords
 	unpackBytes   = 16 << 10
 )
-
-// stampBytes is how much is produced, at most, between two looks at the clock.
-const stampBytes = 1 << 20
 
 // own gives a copy of what is about to change.
 func (u *unpacker) own(b []byte) []byte {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	krecord "github.com/millrace/millrace/kafka/record"
 )
 
 // pollWait is how long a broker waits for something new before it answers.
@@ -242,4 +244,38 @@ func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// whole makes sure that the beginning of the wanted generation is still there. The
+// transaction topic has the generations one behind the other: nothing of one is
+// missing if the topic begins at its first offset, or with an earlier one.
+func (r *Reader) whole(ctx context.Context, want *millrace.History) error {
+	p := r.order()
+	if p.first == 0 {
+		return nil
+	}
+	end, err := r.reached(ctx)
+	for err == nil && (end < 0 || len(p.queue) == 0 && p.next < end) {
+		if end < 0 {
+			end, err = r.reached(ctx)
+			continue
+		}
+		err = r.await(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if len(p.queue) > 0 {
+		rec := p.queue[0]
+		generation, err := strconv.ParseInt(string(krecord.Header(rec, headerGeneration)), 10, 64)
+		if err != nil {
+			return r.malformed(rec, errors.New("header generation is malformed"))
+		}
+		if generation < want.Generation {
+			return nil
+		}
+	}
+	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
+		Err:  fmt.Errorf("history expired: %s begins at offset %d, behind the beginning of the first load", p.topic.name, p.first),
+		Hint: expiredHint}
 }

@@ -41,7 +41,20 @@ func oneWritten(t *testing.T) (*kafka.Endpoint, *kafka.Sink, *millrace.Relation)
 	return e, w, a
 }
 
-// next gives what comes next of a kind: a transaction, or a sign of life.
+// used does with what a source gives what a sink does that commits it at once.
+func used(s *kafka.Source, x *millrace.Txn) *millrace.Txn {
+	committed(x)
+	s.Ack(x.End)
+	return x
+}
+
+func committed(x *millrace.Txn) {
+	if stored := x.Stored(); stored != nil {
+		stored(true)
+	}
+}
+
+// next gives what comes next of a kind: a transaction, or a sign of life. The others are committed.
 func next(t *testing.T, s *kafka.Source, sign bool) *millrace.Txn {
 	t.Helper()
 	for {
@@ -52,6 +65,7 @@ func next(t *testing.T, s *kafka.Source, sign bool) *millrace.Txn {
 		if (x.Commit == 0) == sign {
 			return x
 		}
+		committed(x)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestChunkIsStored(t *testing.T) {
 		Changes: []millrace.Change{{Op: millrace.Read, Seq: 1, Rel: a, New: text("1", "x")}}}
 	released, told := make(chan struct{}), make(chan kafka.Stats, 2)
 	chunk.OnRelease(func(*millrace.Txn) { close(released) })
-	chunk.OnStored(func() { told <- s.Stats() })
+	chunk.OnStored(func(bool) { told <- s.Stats() })
 	write(t, s, chunk)
 	<-released
 	rig.Eventually(t, patience, func() bool { return len(told) > 0 }, "the maker is told")

@@ -139,7 +139,7 @@ func (w *writer) run(ctx context.Context) {
 		}
 		w.pos.advance(w.cp.Acked)
 		for _, stored := range b.stored {
-			stored()
+			stored(true)
 		}
 	}
 }
@@ -172,8 +172,9 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 		}
 	}
 	var now time.Time // else the client looks at the clock for each
+	var stamps stamps
 	for i := range b.records {
-		if i%unpackRecords == 0 {
+		if stamps.due(len(b.records[i].Value)) {
 			now = time.Now()
 		}
 		b.records[i].Timestamp = now
@@ -259,7 +260,8 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p
 	defer func() { _ = r.Close() }() // it was only read
 	u := unpacker{common: b.common}
 	var now time.Time
-	for n, since := 0, 0; ; n++ {
+	var stamps stamps
+	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -275,10 +277,7 @@ func (w *writer) produceSpooled(ctx context.Context, cl *kgo.Client, b *batch, p
 		if err != nil {
 			return err
 		}
-		// As often as something may have changed. The client counts from that time how long
-		// a record waits, be it only for the room that large ones before it take.
-		if since += len(data); n%unpackRecords == 0 || since > stampBytes {
-			since = 0
+		if stamps.due(len(data)) { // as often as something may have failed as well
 			if err := p.first(); err != nil {
 				return w.explain(err)
 			}
