@@ -155,13 +155,9 @@ func decodeRange(r *snapshot.MarkRange) (key []byte, v snapshot.View, err error)
 	return key, v, err
 }
 
-// ReplaceMark is the mark of a table that is at the destination and to be read
-// again in place.
-const ReplaceMark = `{"replace":true,"ranges":[{"state":"unread"}]}`
-
 // mark gives the state to be stored.
 func (l *load) mark() millrace.Mark {
-	m := snapshot.Mark{File: l.file, Replace: l.replace, Key: l.key}
+	m := snapshot.Mark{File: l.file, Replace: l.replace, Empty: l.emptying, Key: l.key}
 	for i := range l.segments {
 		s := &l.segments[i]
 		m.Ranges = append(m.Ranges, encodeRange(s.upto, s.state, s.view))
@@ -181,7 +177,7 @@ func (l *load) decode(text []byte) error {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
-	l.file, l.replace, l.key = m.File, m.Replace, m.Key
+	l.file, l.replace, l.emptying, l.key = m.File, m.Replace, m.Empty, m.Key
 	for i := range m.Ranges {
 		key, v, err := decodeRange(&m.Ranges[i])
 		if err != nil {

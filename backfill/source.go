@@ -446,7 +446,7 @@ func (s *Source) emptied() *millrace.Txn {
 		}
 		l.reset()
 		s.wakeWorkers()
-		changes := []millrace.Change{{Op: millrace.Truncate, Seq: 1, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}}}}
+		changes := []millrace.Change{{Op: millrace.Truncate, Seq: 1, Early: s.opt.Early, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{l.table.Rel}}}}
 		s.redirect(changes)
 		return &millrace.Txn{Chunk: &millrace.Chunk{Table: l.name}, From: s.history, Last: true, End: s.passed, Changes: changes,
 			Marks: map[millrace.TableName]millrace.Mark{l.name: l.mark()}}

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/session"
+	"github.com/millrace/millrace/snapshot"
 )
 
 // again has tables of the source read again in place, as millrace table resnapshot does.
@@ -27,7 +28,7 @@ func (b *bed) again(t *testing.T, tables ...string) {
 		oids[known[i].Name.Name] = known[i].OID
 	}
 	for _, name := range tables {
-		for _, err := range []error{record.BeginLoad(t.Context(), conn, "shop", oids[name], ReplaceMark),
+		for _, err := range []error{record.BeginLoad(t.Context(), conn, "shop", oids[name], snapshot.ReplaceMark),
 			record.MakeStaging(t.Context(), conn, "shop", oids[name], millrace.TableName{Schema: "public", Name: name})} {
 			if err != nil {
 				t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
+	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/schema"
@@ -43,7 +44,10 @@ const (
 
 // Options say what to load and how.
 type Options struct {
-	Source, Target    *session.Endpoint
+	Source, Target *session.Endpoint
+	// Into is the destination of a job whose set of tables is changed, where that is
+	// not Target. Its Facts are read.
+	Into              *kafka.Options
 	Job               string
 	Slot, Publication string
 	Patterns          catalog.Patterns
@@ -94,8 +98,9 @@ type load struct {
 	waited         bool        // the record says what was waited for
 
 	server   *catalog.Server
-	replica  bool // the target's role may set session_replication_role
-	aside    bool // it works beside a run: which instance that is does not matter
+	replica  bool   // the target's role may set session_replication_role
+	aside    bool   // it works beside a run: which instance that is does not matter
+	keep     keeper // of a change of the set of tables
 	set      snapshot.Selection
 	pub      *catalog.Publication // nil: to be created
 	prepared *definitions

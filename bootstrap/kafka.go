@@ -263,12 +263,13 @@ func (l *kafkaLoad) described(ctx context.Context) ([]*catalog.Table, error) {
 	return tables, nil
 }
 
-// TopicProblems finds tables whose topics or keys Kafka can't have.
-func TopicProblems(o *kafka.Options, tables []*catalog.Table) []snapshot.Finding {
+// TopicProblems finds tables whose topics or keys Kafka can't have, beside others that
+// have theirs.
+func TopicProblems(o *kafka.Options, tables []*catalog.Table, others ...millrace.TableName) []snapshot.Finding {
 	var problems []snapshot.Finding
-	names := make([]millrace.TableName, len(tables))
-	for i, t := range tables {
-		names[i] = t.Name
+	names := slices.Clone(others)
+	for _, t := range tables {
+		names = append(names, t.Name)
 		problems = append(problems, keyProblems(o, t)...)
 	}
 	if o.Layout == kafka.LayoutStream {

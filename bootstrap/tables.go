@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/record"
@@ -18,6 +16,13 @@ import (
 // The set of tables of a job is in its record. What changes it raises the number of
 // the set there, and whoever streams starts its stream anew when it sees another
 // number: that takes up what has changed.
+
+// What the verbs do, in their errors.
+const (
+	opAdd   = "add tables"
+	opAgain = "read tables again"
+	opDrop  = "drop tables"
+)
 
 // AddTables takes tables of the source that the patterns match into the set of a
 // job, which may be running: they are loaded beside the stream. It returns their
@@ -30,10 +35,10 @@ import (
 func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err error) {
 	l := newRun(o)
 	defer l.close()
-	if err := l.openJob(ctx, "add tables"); err != nil {
+	if err := l.openJob(ctx, opAdd); err != nil {
 		return nil, err
 	}
-	if err := l.refuseTwoPhase(ctx, "add tables"); err != nil {
+	if err := l.refuseTwoPhase(ctx, opAdd); err != nil {
 		return nil, err
 	}
 	if err := l.selectNew(ctx); err != nil {
@@ -43,22 +48,14 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 	if err != nil {
 		return nil, err
 	}
-	tables, err := l.makeTables(ctx)
+	tables, err := l.keep.lay(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range tables {
-		names = append(names, t.Name())
+	for i := range tables {
+		names = append(names, tables[i].Name)
 	}
-	if err := l.inRecord(ctx, "add tables", func(tx pgx.Tx) error {
-		for _, t := range tables {
-			if err := record.BeginAdding(ctx, tx, l.Job, record.Table{OID: t.Source.OID, Name: t.Source.Name, TargetOID: t.Target.OID,
-				Filenode: t.Source.Filenode, Shape: catalog.ShapeOf(t.Source)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
+	if err := l.keep.adding(ctx, tables); err != nil {
 		return nil, err
 	}
 	if publish != "" {
@@ -67,33 +64,15 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 		}
 		l.log.Info("added tables to the publication", "publication", l.job.Publication, "tables", len(tables))
 	}
-	return names, l.inRecord(ctx, "add tables", func(tx pgx.Tx) error {
-		for _, t := range tables {
-			if err := record.Added(ctx, tx, l.Job, t.Source.OID); err != nil {
-				return err
-			}
-			if err := record.BeginLoad(ctx, tx, l.Job, t.Source.OID, ""); err != nil {
-				return err
-			}
-			if l.definitions == nil {
-				continue
-			}
-			if err := record.OweKeys(ctx, tx, l.Job, t.Source.OID); err != nil {
-				return err
-			}
-		}
-		return record.RaiseSet(ctx, tx, l.Job)
-	})
+	return names, l.keep.added(ctx, tables)
 }
 
 // openJob reads the record of a job that has one, and what is needed to change its
 // set of tables.
 func (l *load) openJob(ctx context.Context, op string) (err error) {
 	l.aside = true
-	if l.target, err = l.Target.Connect(ctx, session.Watch); err != nil {
-		return err
-	}
-	if l.job, _, err = record.Read(ctx, l.target, l.Job); err != nil {
+	l.keep = l.keeper()
+	if l.job, err = l.keep.read(ctx); err != nil {
 		return err
 	}
 	if l.job == nil || l.job.ConsistentFrom == 0 && !Besides(l.job) {
@@ -108,9 +87,6 @@ func (l *load) openJob(ctx context.Context, op string) (err error) {
 		return &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: millrace.PeerSource,
 			Err:  fmt.Errorf("the source is system %s, the job follows system %s", l.server.SystemID, l.job.SystemID),
 			Hint: "point the source's URL at the server that the job was loaded from"}
-	}
-	if l.replica, err = snapshot.ReplicaAllowed(ctx, l.target); err != nil {
-		return err
 	}
 	l.pub, err = catalog.ReadPublication(ctx, l.source, l.job.Publication)
 	if err == nil && l.pub == nil {
@@ -150,7 +126,7 @@ func (l *load) selectNew(ctx context.Context) error {
 	for _, t := range l.set.Tables {
 		if slices.ContainsFunc(l.job.Tables, func(j record.Table) bool { return j.Name == t.Name && j.OID != t.OID }) {
 			problems = append(problems, snapshot.Finding{Subject: t.Name.String(), Text: "was made anew since the job copied it",
-				Cure: "millrace table drop " + t.Name.String() + " first, and empty the table at the destination"})
+				Cure: "millrace table drop " + t.Name.String() + " first" + l.keep.emptied()})
 		}
 	}
 	if len(l.set.Tables) == 0 && len(problems) == 0 {
@@ -160,7 +136,7 @@ func (l *load) selectNew(ctx context.Context) error {
 	problems = append(problems, snapshot.CheckPublication(l.pub, slices.DeleteFunc(slices.Clone(l.set.Tables),
 		func(t *catalog.Table) bool { return l.pub.Table(t.OID) == nil }))...)
 	if len(problems) > 0 {
-		return problemError("add tables", problems)
+		return problemError(opAdd, problems)
 	}
 	return nil
 }
@@ -180,49 +156,14 @@ func (l *load) mayPublish() (string, error) {
 	sql := strings.Replace(lacking.PublicationSQL(l.job.Publication), "CREATE PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" FOR",
 		"ALTER PUBLICATION "+millrace.QuoteIdent(l.job.Publication)+" ADD", 1)
 	if l.server.InRecovery {
-		return "", problemError("add tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication,
+		return "", problemError(opAdd, []snapshot.Finding{{Subject: "publication " + l.job.Publication,
 			Text: "lacks the tables, and can't be changed on a standby", Cure: "on the primary: " + sql}})
 	}
 	if l.job.OwnsPublication || l.CreatePublication && (l.AllowRemotePublication || session.Loopback(l.source)) {
 		return sql, nil
 	}
-	return "", problemError("add tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication, Text: "lacks the tables, and is not the job's own",
+	return "", problemError(opAdd, []snapshot.Finding{{Subject: "publication " + l.job.Publication, Text: "lacks the tables, and is not the job's own",
 		Cure: sql + "; or let millrace do it with --create-publication"}})
-}
-
-// makeTables makes the tables of the set on the target, with everything but
-// foreign keys.
-func (l *load) makeTables(ctx context.Context) ([]*snapshot.Table, error) {
-	target, err := catalog.ReadServer(ctx, l.target)
-	if err != nil {
-		return nil, session.Wrap("read the server", millrace.PeerDestination, err)
-	}
-	problems, err := l.checkTarget(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(problems) > 0 {
-		return nil, problemError("add tables", problems)
-	}
-	if err := l.prepareDefinitions(ctx, target); err != nil {
-		return nil, err
-	}
-	if err := l.planNow(ctx); err != nil {
-		return nil, err
-	}
-	if p := l.definitions; p != nil {
-		if err := p.ApplyBefore(ctx, l.target); err != nil {
-			return nil, err
-		}
-	}
-	if err := l.makeIndexes(ctx); err != nil {
-		return nil, err
-	}
-	tables, err := l.pairNow(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return tables, l.refuseChecked(tables)
 }
 
 // chosen gives the tables of the job that the patterns match.
@@ -240,82 +181,31 @@ func (l *load) chosen(op string) ([]record.Table, error) {
 	return tables, nil
 }
 
-// refuseMerged refuses to merge into tables whose foreign keys, or those that refer to
-// them, would be checked, or act on other tables, meanwhile.
-func (l *load) refuseMerged(ctx context.Context, tables []*snapshot.Table) error {
-	if l.replica {
-		return nil
-	}
-	var problems []snapshot.Finding
-	for _, t := range tables {
-		var keyed bool
-		if err := l.target.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype = 'f' AND $1 IN (conrelid, confrelid))`,
-			t.Target.OID).Scan(&keyed); err != nil {
-			return session.Wrap("read foreign keys", millrace.PeerDestination, err)
-		}
-		if keyed {
-			problems = append(problems, snapshot.Finding{Subject: t.Name().String(),
-				Text: "has foreign keys on the target, or is referred to by some, which are checked there while it is brought up to date",
-				Cure: "GRANT SET ON PARAMETER session_replication_role to the target's role, or drop the foreign keys until it is read"})
-		}
-	}
-	if len(problems) == 0 {
-		return nil
-	}
-	return problemError("read tables again", problems)
-}
-
-// Resnapshot has tables of the job read again, beside the stream: the rows are staged,
-// and when all are there, the differences are written in one transaction of the
-// destination. mark is what the load begins with.
-func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.TableName, err error) {
+// Resnapshot has tables of the job read again, beside the stream, and what the
+// destination has of them brought up to date.
+func Resnapshot(ctx context.Context, o Options) (names []millrace.TableName, err error) {
 	l := newRun(o)
 	defer l.close()
-	if err := l.openJob(ctx, "read tables again"); err != nil {
+	if err := l.openJob(ctx, opAgain); err != nil {
 		return nil, err
 	}
-	if err := l.refuseTwoPhase(ctx, "read tables again"); err != nil {
+	if err := l.refuseTwoPhase(ctx, opAgain); err != nil {
 		return nil, err
 	}
-	tables, err := l.chosen("read tables again")
+	tables, err := l.chosen(opAgain)
 	if err != nil {
 		return nil, err
 	}
 	l.set = snapshot.Selection{}
 	for _, t := range tables {
 		if t.Adding {
-			return nil, problemError("read tables again", []snapshot.Finding{{Subject: t.Name.String(), Text: "is not added yet",
+			return nil, problemError(opAgain, []snapshot.Finding{{Subject: t.Name.String(), Text: "is not added yet",
 				Cure: "millrace table add " + t.Name.String() + " has to be run again if it was interrupted"}})
 		}
 		l.set.Tables = append(l.set.Tables, &catalog.Table{OID: t.OID, Name: t.Name})
 		names = append(names, t.Name)
 	}
-	pairs, err := l.pairNow(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.refuseMerged(ctx, pairs); err != nil {
-		return nil, err
-	}
-	return names, l.inRecord(ctx, "read tables again", func(tx pgx.Tx) error {
-		if err := record.RaiseSetAlone(ctx, tx, l.Job); err != nil {
-			return err
-		}
-		for _, t := range pairs {
-			s := t.Source
-			if err := record.UpdateTable(ctx, tx, l.Job, record.Table{OID: s.OID, Name: s.Name, TargetOID: t.Target.OID,
-				Filenode: s.Filenode, Shape: catalog.ShapeOf(s)}); err != nil {
-				return err
-			}
-			if err := record.BeginLoad(ctx, tx, l.Job, s.OID, mark); err != nil {
-				return err
-			}
-			if err := record.MakeStaging(ctx, tx, l.Job, s.OID, t.Target.Name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return names, l.keep.again(ctx)
 }
 
 // DropTables takes tables out of the job. Their rows stay. excluded tells whether
@@ -324,15 +214,15 @@ func Resnapshot(ctx context.Context, o Options, mark string) (names []millrace.T
 func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName) bool) (names []millrace.TableName, err error) {
 	l := newRun(o)
 	defer l.close()
-	if err := l.openJob(ctx, "drop tables"); err != nil {
+	if err := l.openJob(ctx, opDrop); err != nil {
 		return nil, err
 	}
-	tables, err := l.chosen("drop tables")
+	tables, err := l.chosen(opDrop)
 	if err != nil {
 		return nil, err
 	}
 	if len(tables) == len(l.job.Tables) {
-		return nil, problemError("drop tables", []snapshot.Finding{{Subject: "job " + l.Job, Text: "would have no table left",
+		return nil, problemError(opDrop, []snapshot.Finding{{Subject: "job " + l.Job, Text: "would have no table left",
 			Cure: "millrace cleanup ends a job"}})
 	}
 	var published []string
@@ -344,72 +234,23 @@ func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName
 			published = append(published, "ONLY "+t.Name.SQL())
 		case excluded(t.Name):
 		default:
-			return nil, problemError("drop tables", []snapshot.Finding{{Subject: t.Name.String(), Text: "is in a publication that is not the job's own",
+			return nil, problemError(opDrop, []snapshot.Finding{{Subject: t.Name.String(), Text: "is in a publication that is not the job's own",
 				Cure: fmt.Sprintf("exclude it in the configuration with '!%s' and restart the run, or ALTER PUBLICATION %s DROP TABLE %s", t.Name, millrace.QuoteIdent(l.job.Publication), t.Name.SQL())}})
 		}
 	}
 	if len(published) > 0 {
 		// From here on a run that starts does not miss them in the publication.
-		if err := l.inRecord(ctx, "drop tables", func(tx pgx.Tx) error {
-			for _, t := range tables {
-				if err := record.BeginDropping(ctx, tx, l.Job, t.OID); err != nil {
-					return err
-				}
-			}
-			return nil
-		}); err != nil {
+		if err := l.keep.dropping(ctx, tables); err != nil {
 			return nil, err
 		}
 		sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
 		if l.server.InRecovery {
-			return nil, problemError("drop tables", []snapshot.Finding{{Subject: "publication " + l.job.Publication,
+			return nil, problemError(opDrop, []snapshot.Finding{{Subject: "publication " + l.job.Publication,
 				Text: "has the tables, and can't be changed on a standby", Cure: "on the primary: " + sql}})
 		}
 		if _, err := l.source.Exec(ctx, sql); err != nil {
 			return nil, session.Wrap("drop tables from publication "+l.job.Publication, millrace.PeerSource, err)
 		}
 	}
-	return names, l.inRecord(ctx, "drop tables", func(tx pgx.Tx) error {
-		for _, t := range tables {
-			if err := record.DropTable(ctx, tx, l.Job, t.OID); err != nil {
-				return err
-			}
-		}
-		return record.RaiseSet(ctx, tx, l.Job)
-	})
-}
-
-// AddKeys adds the foreign keys that tables lack which were loaded after the
-// first load, and validates them.
-func AddKeys(ctx context.Context, o Options) error {
-	l := newRun(o)
-	defer l.close()
-	owed, err := l.keysOwed(ctx)
-	if err != nil || len(owed) == 0 {
-		return err
-	}
-	if err := l.openJob(ctx, "add foreign keys"); err != nil {
-		return err
-	}
-	if err := l.adopt(ctx); err != nil {
-		return err
-	}
-	if err := l.planNow(ctx); err != nil {
-		return err
-	}
-	if p := l.definitions; p != nil {
-		if err := p.ApplyKeys(ctx, l.target, l.made); err != nil {
-			return err
-		}
-	}
-	return record.KeysMade(ctx, l.target, l.Job, owed)
-}
-
-func (l *load) keysOwed(ctx context.Context) ([]uint32, error) {
-	conn, err := l.Target.Connect(ctx, session.Watch)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	return record.KeysOwed(ctx, conn, l.Job)
+	return names, l.keep.dropped(ctx, tables)
 }

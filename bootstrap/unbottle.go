@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -174,6 +175,9 @@ type Unbottled struct {
 
 // NewUnbottled makes one. It connects when it is first needed.
 func NewUnbottled(o Options, loads func() bool) *Unbottled {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	return &Unbottled{opt: o, loads: loads}
 }
 
@@ -210,10 +214,9 @@ func (u *Unbottled) described(ctx context.Context, v *krecord.TableVersion) erro
 	case ok:
 		return u.renamed(ctx, &t, v)
 	}
-	for oid, other := range u.known {
+	for _, other := range u.known {
 		if other.Name == v.Name() {
-			return &millrace.Error{Kind: millrace.KindResync, Op: "follow the source", Peer: millrace.PeerDestination, Table: v.Name(), LSN: v.Commit,
-				Err: fmt.Errorf("it was dropped and made anew at the source: its OID was %d and is %d", oid, v.OID), Hint: restartHint}
+			return u.remade(ctx, &other, v)
 		}
 	}
 	return u.join(ctx, v)
@@ -252,6 +255,37 @@ func (u *Unbottled) renamed(ctx context.Context, t *record.Table, v *krecord.Tab
 	return &millrace.Error{Kind: millrace.KindData, Op: "follow the source", Peer: millrace.PeerDestination, Table: v.Name(), LSN: v.Commit,
 		Err:  fmt.Errorf("the source's table %s was renamed to it", t.Name),
 		Hint: "rename table " + t.Name.SQL() + " at the destination as well; the next run goes on at this transaction"}
+}
+
+// remade follows a table that was dropped and made anew at the source. The job that writes
+// would have stopped there; so it was taken out of that job and added again, and what
+// comes first is the removal of all rows that there are. Whoever applies sees whether its columns are those
+// of the table that is here.
+func (u *Unbottled) remade(ctx context.Context, was *record.Table, v *krecord.TableVersion) error {
+	tx, err := u.conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	loads := u.loads()
+	if err := record.DropTable(ctx, tx, u.opt.Job, was.OID); err != nil {
+		return err
+	}
+	if err := record.AddTable(ctx, tx, u.opt.Job, record.Table{OID: v.OID, Name: v.Name(), Copied: !loads}); err != nil {
+		return err
+	}
+	if loads {
+		if err := record.BeginLoad(ctx, tx, u.opt.Job, v.OID, ""); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	u.opt.Log.Info("a table was made anew at the source", "table", v.Name(), "oid", v.OID)
+	delete(u.known, was.OID)
+	u.known[v.OID] = record.Table{OID: v.OID, Name: v.Name()}
+	return nil
 }
 
 // join takes a table into the set, in one transaction with its creation. What is

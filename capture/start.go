@@ -197,7 +197,31 @@ func (s *Source) checkSet(ctx context.Context, conn *pgx.Conn, tables []Table) e
 	if err != nil {
 		return err
 	}
-	return s.checkTables(pub, tables, gone)
+	if err := s.checkTables(pub, tables, gone); err != nil {
+		return s.changed(ctx, tables, err)
+	}
+	return nil
+}
+
+// changed looks whether a publication is refused for a set of tables that is another
+// one by now: whoever drops tables records that before they leave the publication.
+func (s *Source) changed(ctx context.Context, tables []Table, refused error) error {
+	if s.opt.Recorded == nil {
+		return refused
+	}
+	now, err := s.opt.Recorded(ctx)
+	if err != nil {
+		return err
+	}
+	oids := map[uint32]bool{}
+	for _, t := range now {
+		oids[t.OID] = !t.Adding
+	}
+	if !slices.ContainsFunc(tables, func(t Table) bool { return !oids[t.OID] }) {
+		return refused
+	}
+	return &millrace.Error{Kind: millrace.KindRetry, Op: "start", Peer: millrace.PeerSource,
+		Err: fmt.Errorf("the set of tables was changed just now: %w", millrace.ErrStartAnew)}
 }
 
 // gone tells which tables of the set do not exist any more.

@@ -142,13 +142,7 @@ func (c *Control) Delete(ctx context.Context) error {
 	for _, key := range s.leftovers() {
 		records = append(records, c.e.control(key, nil))
 	}
-	if err := cl.BeginTransaction(); err != nil {
-		return c.e.wrap(op, err)
-	}
-	if err := cl.ProduceSync(ctx, records...).FirstErr(); err != nil {
-		return c.e.wrap(op, err)
-	}
-	return c.e.wrap(op, cl.EndTransaction(ctx, kgo.TryCommit))
+	return c.e.wrap(op, commitControl(ctx, cl, records))
 }
 
 // Leave removes the instance's sign of life.

@@ -44,8 +44,12 @@ func (r *Reader) loosen(t *millrace.Txn) {
 	}
 	r.early.here, r.early.seen, r.early.at = false, true, r.order().used
 	for i := range t.Changes {
-		if c := &t.Changes[i]; c.Early {
-			c.Loosen()
+		c := &t.Changes[i]
+		if !c.Early {
+			continue
+		}
+		if c.Loosen(); c.Truncated != nil {
+			c.Truncated.AsDelete = true // no TRUNCATE of the source: other tables may refer to it
 		}
 	}
 }

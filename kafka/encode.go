@@ -337,7 +337,7 @@ func (w *writer) route(ctx context.Context, rel *millrace.Relation) (*route, err
 
 // addTopic makes the topic of a table that the job has not written to.
 func (w *writer) addTopic(ctx context.Context, rel *millrace.Relation, name string) (*dest, error) {
-	w.known[name] = true
+	w.known[name] = rel.OID
 	if w.opt.stream() {
 		w.dests[name] = &dest{name: name, partitions: 1}
 		return w.dests[name], nil

@@ -208,8 +208,7 @@ func (e *Endpoint) wrap(op string, err error) error {
 	case errors.As(err, &early):
 		// It can be a broker that is just being stopped.
 		m.Hint = "see whether the listener at this port wants TLS (tls.enable) or a user (sasl)"
-	case errors.Is(err, kerr.InvalidProducerEpoch), errors.Is(err, kerr.ProducerFenced), errors.Is(err, kerr.InvalidTxnState),
-		errors.Is(err, kerr.InvalidProducerIDMapping):
+	case fenced(err):
 		m.Err = fmt.Errorf("%w (another instance took the job over, or the broker gave the transaction up)", err)
 	case errors.Is(err, kerr.InvalidTransactionTimeout):
 		m.Kind = millrace.KindData

@@ -44,8 +44,9 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	}
 	old := s.state
 	s.state = newState()
+	s.state.Job = job
 	for i := range job.Tables {
-		s.known[topicName(e.Prefix, job.Tables[i].Name, s.opt.Topics.Names)] = true
+		s.known[topicName(e.Prefix, job.Tables[i].Name, s.opt.Topics.Names)] = job.Tables[i].OID
 	}
 	if err := ctl.OneLayout(ctx, s.opt.Layout); err != nil {
 		return nil, err
@@ -134,7 +135,7 @@ func (e *Endpoint) table(t *record.Table) *kgo.Record { return e.tableMark(t, ni
 // tableMark is the record of a table that is loaded beside the stream, if it has a
 // mark.
 func (e *Endpoint) tableMark(t *record.Table, m *millrace.Mark) *kgo.Record {
-	j := tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name, Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes}
+	j := tableJSON{OID: t.OID, Schema: t.Name.Schema, Name: t.Name.Name, Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Adding: t.Adding, Rows: t.Rows, Bytes: t.Bytes}
 	if m != nil {
 		j.Loading, j.Mark = true, string(m.State)
 	}

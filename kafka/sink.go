@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,8 +60,9 @@ type Sink struct {
 	stats counters
 	ctl   *Control
 	state *State
-	// known are the topics of tables that are used and may not be pinned yet.
-	known map[string]bool
+	// known are the topics of tables that are used and may not be pinned yet, with the
+	// tables' OIDs.
+	known map[string]uint32
 	notes notes
 	w     atomic.Pointer[writer]
 }
@@ -76,7 +78,7 @@ func New(opt Options) *Sink {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Sink{opt: opt, known: map[string]bool{}}
+	return &Sink{opt: opt, known: map[string]uint32{}}
 }
 
 // Open implements millrace.Sink.
@@ -97,13 +99,21 @@ func (s *Sink) Open(ctx context.Context) (millrace.Checkpoint, error) {
 	if state.Job == nil {
 		return none, noJob("open the destination")
 	}
-	if state.Layout != s.opt.Layout {
-		return none, &millrace.Error{Kind: millrace.KindConfig, Op: "open the destination", Peer: millrace.PeerDestination,
-			Err:  fmt.Errorf("the job's records are in layout %s, and destination.kafka.layout is %s", state.Layout, s.opt.Layout),
-			Hint: "set layout: " + state.Layout + "; another layout needs another prefix"}
+	if err := s.opt.SameLayout(state); err != nil {
+		return none, err
 	}
 	s.state = state
 	return state.Checkpoint, nil
+}
+
+// SameLayout refuses a job whose records are in the other layout.
+func (o *Options) SameLayout(s *State) error {
+	if s.Layout == cmp.Or(o.Layout, LayoutTables) {
+		return nil
+	}
+	return &millrace.Error{Kind: millrace.KindConfig, Op: "open the destination", Peer: millrace.PeerDestination,
+		Err:  fmt.Errorf("the job's records are in layout %s, and destination.kafka.layout is %s", s.Layout, cmp.Or(o.Layout, LayoutTables)),
+		Hint: "set layout: " + s.Layout + "; another layout needs another prefix"}
 }
 
 // Undecided tells whether the topic holds a newer checkpoint than Open gave, of a
@@ -212,6 +222,9 @@ func (s *Sink) prepare(ctx context.Context) (map[string]*dest, int, error) {
 			names = append(names, n)
 		}
 	}
+	maps.DeleteFunc(s.known, func(_ string, oid uint32) bool { // dropped since
+		return !slices.ContainsFunc(s.state.Job.Tables, func(t record.Table) bool { return t.OID == oid })
+	})
 	for n := range s.known {
 		switch {
 		case s.opt.stream():

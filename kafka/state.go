@@ -48,6 +48,7 @@ type State struct {
 	runtime map[string]*record.Runtime
 	states  map[string]stateJSON // by generation and epoch
 	updated time.Time
+	marks   []millrace.Mark // of all tables, also of those that don't count
 	// undecided: behind what is read committed is a checkpoint whose transaction
 	// has not ended, or whose marker has not come.
 	undecided bool
@@ -86,6 +87,7 @@ type jobJSON struct {
 	ConsistentFrom  millrace.LSN `json:"consistent_from"`
 	OwnsSlot        bool         `json:"owns_slot"`
 	OwnsPublication bool         `json:"owns_publication"`
+	Set             int64        `json:"set,omitempty"`
 	LoadStarted     time.Time    `json:"load_started,omitzero"`
 	CreatedAt       time.Time    `json:"created_at,omitzero"`
 }
@@ -97,6 +99,7 @@ type tableJSON struct {
 	Filenode uint32 `json:"filenode,omitempty"`
 	Shape    string `json:"shape,omitempty"`
 	Copied   bool   `json:"copied"`
+	Adding   bool   `json:"adding,omitempty"` // or leaving: it does not count
 	Rows     int64  `json:"rows_copied"`
 	Bytes    int64  `json:"bytes_copied"`
 	// Loading: the table is loaded beside the stream, and Mark says how far that is.
@@ -157,7 +160,7 @@ func jobRecord(j *record.Job, layout string) jobJSON {
 	return jobJSON{Format: j.Format, Generation: j.Generation, SystemID: j.SystemID, Timeline: j.Timeline, PageSize: j.PageSize,
 		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, Early: j.Early, Layout: layout,
 		ConsistentPoint: j.ConsistentPoint, ConsistentFrom: j.ConsistentFrom, OwnsSlot: j.OwnsSlot,
-		OwnsPublication: j.OwnsPublication, LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt}
+		OwnsPublication: j.OwnsPublication, Set: j.Set, LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt}
 }
 
 // controlReader reads the control topic. What it has read once it does not read
@@ -370,19 +373,25 @@ func (b *stateBuilder) finish() *State {
 		Reason: life.Reason, Hint: life.Hint, SystemID: j.SystemID, Timeline: j.Timeline, PageSize: j.PageSize,
 		SegmentSize: j.SegmentSize, Slot: j.Slot, Publication: j.Publication, Mode: j.Mode, Early: j.Early, ConsistentPoint: j.ConsistentPoint,
 		ConsistentFrom: j.ConsistentFrom, OwnsSlot: j.OwnsSlot, OwnsPublication: j.OwnsPublication,
-		LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt, UpdatedAt: s.updated.UTC()}
+		Set: j.Set, LoadStarted: j.LoadStarted, CreatedAt: j.CreatedAt, UpdatedAt: s.updated.UTC()}
 	if s.Job.State == "" {
 		s.Job.State = record.Bootstrapping
 	}
 	for _, t := range b.tables {
-		s.Job.Tables = append(s.Job.Tables, record.Table{OID: t.OID, Name: millrace.TableName{Schema: t.Schema, Name: t.Name},
-			Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Rows: t.Rows, Bytes: t.Bytes})
-		if t.Loading {
-			if s.Checkpoint.Tables == nil {
-				s.Checkpoint.Tables = map[millrace.TableName]millrace.Mark{}
-			}
-			s.Checkpoint.Tables[millrace.TableName{Schema: t.Schema, Name: t.Name}] = millrace.Mark{OID: t.OID, State: []byte(t.Mark), Rows: t.Rows, Bytes: t.Bytes}
+		name := millrace.TableName{Schema: t.Schema, Name: t.Name}
+		s.Job.Tables = append(s.Job.Tables, record.Table{OID: t.OID, Name: name,
+			Filenode: t.Filenode, Shape: t.Shape, Copied: t.Copied, Adding: t.Adding, Rows: t.Rows, Bytes: t.Bytes})
+		if !t.Loading {
+			continue
 		}
+		m := millrace.Mark{OID: t.OID, State: []byte(t.Mark), Rows: t.Rows, Bytes: t.Bytes}
+		if s.marks = append(s.marks, m); t.Adding {
+			continue
+		}
+		if s.Checkpoint.Tables == nil {
+			s.Checkpoint.Tables = map[millrace.TableName]millrace.Mark{}
+		}
+		s.Checkpoint.Tables[name] = m
 	}
 	sortTables(s.Job.Tables)
 	if b.checkpoint != nil {

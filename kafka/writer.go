@@ -45,8 +45,8 @@ type writer struct {
 	markBuf   []byte
 	history   []kgo.RecordHeader // of historyOf
 	historyOf millrace.History
-	marksTo   string          // the transaction topic
-	known     map[string]bool // the topics that the Sink knows of
+	marksTo   string            // the transaction topic
+	known     map[string]uint32 // the topics that the Sink knows of
 	notes     *notes
 	from      millrace.History
 	epoch     int64 // and chunks number what is loaded beside the stream
@@ -134,7 +134,7 @@ func (w *writer) run(ctx context.Context) {
 			_ = b.large.Drop() // the next start removes what is left
 		}
 		if err != nil {
-			w.pos.fail(w.opt.Endpoint.wrap("write to Kafka", err))
+			w.pos.fail(w.opt.Endpoint.wrap("write to Kafka", w.revised(ctx, err)))
 			return
 		}
 		w.pos.advance(w.cp.Acked)
@@ -311,6 +311,10 @@ func (w *writer) drain(ctx context.Context) (millrace.LSN, error) {
 
 // pin notes in the control topic what must not change about a topic.
 func (w *writer) pin(d *dest, table millrace.TableName) *kgo.Record {
+	return w.opt.Endpoint.control(keyTopic+d.name, d.pin(table))
+}
+
+func (d *dest) pin(table millrace.TableName) Topic {
 	t := Topic{Partitions: int(d.partitions), Schema: d.schema, Shape: d.shape, Key: d.key}
 	if d.id != [16]byte{} {
 		t.ID = hex.EncodeToString(d.id[:])
@@ -318,5 +322,5 @@ func (w *writer) pin(d *dest, table millrace.TableName) *kgo.Record {
 	if table != (millrace.TableName{}) {
 		t.Table = table.String()
 	}
-	return w.opt.Endpoint.control(keyTopic+d.name, t)
+	return t
 }

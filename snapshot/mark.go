@@ -5,10 +5,18 @@ package snapshot
 type Mark struct {
 	File    uint32      `json:"file,omitempty"` // what the ranges were read from
 	Replace bool        `json:"replace,omitempty"`
-	Key     []string    `json:"key,omitempty"` // columns
-	Ranges  []MarkRange `json:"ranges"`        // ascending; the last one has no end
+	Empty   bool        `json:"empty,omitempty"` // what the destination has is to be taken back first
+	Key     []string    `json:"key,omitempty"`   // columns
+	Ranges  []MarkRange `json:"ranges"`          // ascending; the last one has no end
 	Holes   []MarkRange `json:"holes,omitempty"`
 }
+
+// ReplaceMark is the mark of a table that is at the destination and to be read
+// again in place.
+const ReplaceMark = `{"replace":true,"ranges":[{"state":"unread"}]}`
+
+// EmptyMark is that of one of which the destination may hold rows that count no more.
+const EmptyMark = `{"empty":true,"ranges":[{"state":"unread"}]}`
 
 // MarkRange is a range of keys: behind the one before, up to and with Upto.
 type MarkRange struct {

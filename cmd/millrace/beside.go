@@ -39,8 +39,8 @@ func (r *runner) streamAndLoad(ctx context.Context, e *engine) error {
 			stop(err)
 		case err == nil && r.flags.untilLoaded:
 			stop(errLoaded)
-		case err == nil && r.kafka == nil && e.from == nil:
-			r.addKeys(running, e)
+		case err == nil && e.from == nil:
+			r.followLoads(running, e)
 		}
 	}()
 	err := e.run(running)

@@ -57,7 +57,7 @@ func newEngine(ctx context.Context, r *runner, j *record.Job) (*engine, error) {
 	o, loads := r.relayOptions(), backfill.Options{Stream: e.source, Endpoint: r.source, Parallel: r.Snapshot.Parallel,
 		Rate: int64(r.Snapshot.Rate), Keys: r.keys, OnDone: e.tellLoaded, Log: r.log}
 	if r.kafka != nil {
-		sink, err := r.newKafkaSink(ctx, j, e.spool)
+		sink, err := r.newKafkaSink(ctx, e.spool)
 		if err != nil {
 			return nil, errors.Join(err, e.spool.Close())
 		}
@@ -132,6 +132,14 @@ func (r *runner) tableSet(ctx context.Context) ([]capture.Table, error) {
 	if j == nil {
 		return nil, noJob(r.settings)
 	}
+	if err := r.readFacts(ctx, j); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	if r.record != nil && r.record.Set != j.Set {
+		r.record = j
+	}
+	r.mu.Unlock()
 	r.taken.Store(j.Set)
 	return tablesOf(j), nil
 }

@@ -181,20 +181,34 @@ func refuseRivals(ctx context.Context, ctl *kafka.Control, s *settings) error {
 }
 
 // newKafkaSink makes the sink of a run.
-func (r *runner) newKafkaSink(ctx context.Context, j *record.Job, sp *spool.Spool) (*kafka.Sink, error) {
+func (r *runner) newKafkaSink(ctx context.Context, sp *spool.Spool) (*kafka.Sink, error) {
 	o, err := r.kafkaSink()
 	if err != nil {
 		return nil, err
 	}
 	o.Spool = sp
 	o.OnClaim = func(cp millrace.Checkpoint) { r.keeper.know(cp.Generation, cp.Epoch) }
-	err = r.retry(ctx, func() (err error) {
-		if err = r.encode(ctx, &o); err == nil {
-			o.Facts, err = r.tableFacts(ctx, j.Tables)
+	o.Facts = func(rel *millrace.Relation) *kafka.TableFacts {
+		if facts := r.facts.Load(); facts != nil {
+			return (*facts)(rel)
 		}
-		return err
-	})
+		return nil
+	}
+	err = r.retry(ctx, func() error { return r.encode(ctx, &o) })
 	return kafka.New(o), err
+}
+
+// readFacts reads the facts of the tables that the stream takes up, for a sink into
+// Kafka, which is claimed behind that.
+func (r *runner) readFacts(ctx context.Context, j *record.Job) error {
+	if r.kafka == nil {
+		return nil
+	}
+	facts, err := r.tableFacts(ctx, j.Tables)
+	if err == nil {
+		r.facts.Store(&facts)
+	}
+	return err
 }
 
 // kafkaLedger is a record in a control topic.

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/hooks"
+	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/record"
 	"github.com/millrace/millrace/relay"
 	"github.com/millrace/millrace/session"
@@ -65,7 +66,8 @@ type runner struct {
 	// no older one is remembered after it.
 	reading sync.Mutex
 
-	taken atomic.Int64 // number of the set of tables that the stream has taken up; -1: none yet
+	taken atomic.Int64                                               // number of the set of tables that the stream has taken up; -1: none yet
+	facts atomic.Pointer[func(*millrace.Relation) *kafka.TableFacts] // of the tables of the set, into Kafka
 }
 
 func newRunner(a *app, s *settings, f runFlags) *runner {
@@ -360,13 +362,9 @@ func (r *runner) stream(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
-	if r.kafka == nil { // else the set is fixed
-		watching.Go(func() { r.watchSet(side, e) })
-	}
+	watching.Go(func() { r.watchSet(side, e) })
 	if r.loaded() {
-		if r.kafka == nil {
-			watching.Go(func() { r.addKeys(side, e) })
-		}
+		watching.Go(func() { r.followLoads(side, e) })
 		return r.judge(ctx, j, e.run(ctx))
 	}
 	return r.judge(ctx, j, r.streamAndLoad(ctx, e))

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/backfill"
 	"github.com/millrace/millrace/bootstrap"
 	"github.com/millrace/millrace/catalog"
 )
@@ -25,17 +24,18 @@ takes the change up at its next run.`,
 	add := a.tableVerb("add", "Load more tables beside the stream", `Add takes tables of the source into the job: it makes them at the destination, adds them to
 the publication where that is the job's own or --create-publication allows it, and has them
 loaded in chunks while the stream goes on. Their load begins once all transactions have ended
-that were open before.`, `  millrace table add -c shop.yaml public.invoices 'billing.*'`, &f,
+that were open before. Into Kafka, a table that the job had before begins with a record t.`, `  millrace table add -c shop.yaml public.invoices 'billing.*'`, &f,
 		"is loaded beside the stream")
 	f.add(add)
 	again := a.tableVerb("resnapshot", "Read tables again, in place", `Resnapshot reads tables of the job again, in chunks beside the stream, and writes what
 differs in one transaction of the destination: readers see the old or the new rows, and rows
 that are right are not touched. Until then the table stays as it is. It also cures a job that
-has stopped at a change of such a table, which is passed over then.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
+has stopped at a change of such a table, which is passed over then. Into Kafka all rows come
+once more, to be taken as insert or update.`, `  millrace table resnapshot -c shop.yaml public.orders`, nil,
 		"is read again")
 	drop := a.tableVerb("drop", "Take tables out of the job", `Drop takes tables out of the job and, where that is the job's own, out of the publication.
-Their rows stay at the destination. From a publication of somebody else they have to be
-excluded in the configuration before.`, `  millrace table drop -c shop.yaml public.audit`, nil,
+Their rows, or their topics, stay at the destination. From a publication of somebody else
+they have to be excluded in the configuration before.`, `  millrace table drop -c shop.yaml public.audit`, nil,
 		"is no longer carried")
 	c.AddCommand(add, again, drop)
 	return c
@@ -47,7 +47,7 @@ var tableChanges = map[string]func(context.Context, *settings, bootstrap.Options
 		return bootstrap.AddTables(ctx, o)
 	},
 	"resnapshot": func(ctx context.Context, _ *settings, o bootstrap.Options) ([]millrace.TableName, error) {
-		return bootstrap.Resnapshot(ctx, o, backfill.ReplaceMark)
+		return bootstrap.Resnapshot(ctx, o)
 	},
 	"drop": func(ctx context.Context, s *settings, o bootstrap.Options) ([]millrace.TableName, error) {
 		return bootstrap.DropTables(ctx, o, func(t millrace.TableName) bool { return !s.patterns.Empty() && !s.patterns.Match(t) })
@@ -60,12 +60,15 @@ func (s *settings) changeTables(ctx context.Context, verb string, patterns catal
 		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for a Kafka source"),
 			Hint: "new tables of the prefix join by themselves, as far as source.kafka.tables selects them"}
 	}
-	if s.kafka != nil {
-		return nil, &millrace.Error{Kind: millrace.KindConfig, Op: "table " + verb, Err: errors.New("not available in this version for Kafka"),
-			Hint: "the set of tables is fixed by bootstrap; --restart-snapshot --yes begins a new generation with another set"}
-	}
 	o := s.loadOptions(f, instanceID())
 	o.Patterns = patterns
+	if s.kafka != nil {
+		sink, err := s.kafkaSink()
+		if err != nil {
+			return nil, err
+		}
+		o.Into = &sink
+	}
 	return tableChanges[verb](ctx, s, o)
 }
 
@@ -104,6 +107,9 @@ func (a *app) tableVerb(name, short, long, example string, f *bootstrapFlags, do
 			names, err := s.changeTables(ctx, name, patterns, f)
 			if err != nil {
 				return &exit{jobExitCode(err), err}
+			}
+			if s.kafka != nil && name == "drop" {
+				return a.printTables(name, names, done+"; its topic stays")
 			}
 			return a.printTables(name, names, done)
 		},
@@ -175,14 +181,23 @@ func (r *runner) otherSet(ctx context.Context, book ledger) bool {
 	return true
 }
 
-// addKeys adds the foreign keys of tables that are loaded after the first load, each
-// time that all of them are there. It begins with what an earlier run has left.
-func (r *runner) addKeys(ctx context.Context, e *engine) {
+// addKeys adds the foreign keys of tables that were loaded after the first load, where
+// the destination has any.
+func (r *runner) addKeys(ctx context.Context) {
+	if r.kafka != nil {
+		return
+	}
+	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
+	if err := r.retry(ctx, func() error { return bootstrap.AddKeys(ctx, o) }); err != nil && ctx.Err() == nil {
+		r.log.Warn("foreign keys of added tables could not be made; the next run tries again", "cause", err, "hint", millrace.HintOf(err))
+	}
+}
+
+// followLoads does what is left to do each time that all tables are there which are loaded
+// after the first load. It begins with what an earlier run has left.
+func (r *runner) followLoads(ctx context.Context, e *engine) {
 	for {
-		o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())
-		if err := r.retry(ctx, func() error { return bootstrap.AddKeys(ctx, o) }); err != nil && ctx.Err() == nil {
-			r.log.Warn("foreign keys of added tables could not be made; the next run tries again", "cause", err, "hint", millrace.HintOf(err))
-		}
+		r.addKeys(ctx)
 		select {
 		case <-e.loaded:
 		case <-ctx.Done():

@@ -159,6 +159,7 @@ type jobStatus struct {
 	} `json:"destination"`
 	Tables []struct {
 		Table string `json:"table"`
+		State string `json:"state"`
 		Rows  int    `json:"rows_copied"`
 	} `json:"tables"`
 }
