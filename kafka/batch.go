@@ -31,6 +31,7 @@ type batch struct {
 	chunks int                                  // and marks of loads beside the stream
 	marks  map[millrace.TableName]millrace.Mark // how far these loads have come
 	stored []func(committed bool)               // called once it is committed
+	ended  int64                                // the number of the last transaction in it; 0: none
 
 	large   *spool.Txn         // its records, before those of the batch
 	common  []kgo.RecordHeader // that those have in common

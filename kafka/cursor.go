@@ -19,9 +19,10 @@ import (
 // log is torn: then each partition says whether it has to do with that; whether
 // the end was never reached: then each has the leader as well; and the
 // share, if there is one; and whether rows of a load beside the stream may still come behind
-// their changes. (Version 1 had none of that.)
+// their changes. Then the generation and number of the last transaction. (Version 1 had none of that, version 2
+// no number.)
 const (
-	cursorVersion = 2
+	cursorVersion = 3
 	cursorTorn    = 1
 	cursorShare   = 2
 	cursorFresh   = 4
@@ -33,7 +34,7 @@ func (r *Reader) cursor() []byte {
 	if len(r.places) != len(r.topics) {
 		r.arrange()
 	}
-	size := 2 + 3*binary.MaxVarintLen64
+	size := 2 + 5*binary.MaxVarintLen64
 	for i := range r.places {
 		p := &r.places[i]
 		size += len(p.head) + len(p.parts)*(binary.MaxVarintLen64+2*binary.MaxVarintLen32+1)
@@ -45,6 +46,7 @@ func (r *Reader) cursor() []byte {
 	if s := r.opt.Share; s != nil {
 		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.N)), uint64(s.Of))
 	}
+	b = binary.AppendVarint(binary.AppendUvarint(b, uint64(r.last.generation)), r.last.of)
 	for i := range r.places {
 		p := &r.places[i]
 		b = append(b, p.head...)
@@ -117,7 +119,7 @@ func (r *Reader) restore(ctx context.Context) error {
 	x, was := cursorBytes{rest: r.opt.Cursor[1:]}, Share{}
 	switch r.opt.Cursor[0] {
 	case 1:
-	case cursorVersion:
+	case 2, cursorVersion:
 		if at := x.uvarint(); at > 0 {
 			c.since = time.Unix(int64(at), 0)
 		}
@@ -126,6 +128,9 @@ func (r *Reader) restore(ctx context.Context) error {
 		r.early.seen = flags&cursorEarly != 0
 		if flags&cursorShare != 0 {
 			was = Share{int(x.uvarint()), int(x.uvarint())}
+		}
+		if r.opt.Cursor[0] == cursorVersion {
+			r.last = number{int64(x.uvarint()), x.varint()}
 		}
 	default:
 		return r.malformedCursor()

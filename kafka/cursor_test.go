@@ -9,9 +9,19 @@ import (
 	"github.com/millrace/millrace/kafka"
 )
 
-// asVersion1 leaves out what a cursor did not have: the time, the flags, and the
-// leaders that stand behind the epochs as long as the end was not reached.
+// asVersion2 leaves out what a cursor did not have: the number of the last transaction.
+func asVersion2(cursor []byte) []byte {
+	_, k := binary.Uvarint(cursor[1:])
+	at := 1 + k + 1
+	_, n := binary.Uvarint(cursor[at:])
+	_, m := binary.Varint(cursor[at+n:])
+	return append(append([]byte{2}, cursor[1:at]...), cursor[at+n+m:]...)
+}
+
+// asVersion1 leaves out of one of version 2 the time, the flags, and the leaders that stand behind
+// the epochs as long as the end was not reached.
 func asVersion1(cursor []byte) []byte {
+	cursor = asVersion2(cursor)
 	rest := cursor[1:]
 	number := func() []byte {
 		_, k := binary.Uvarint(rest)
@@ -52,13 +62,15 @@ func firstOfTwo(t *testing.T, partitions int) (*kafka.Endpoint, *millrace.Txn) {
 	return e, x
 }
 
-// A cursor of the version before is taken up, and one that is cut off is refused, wherever.
+// A cursor of the versions before is taken up, and one that is cut off is refused, wherever.
 func TestCursors(t *testing.T) {
 	t.Parallel()
 	e, x := firstOfTwo(t, 2)
-	r := openReader(t, kafka.ReaderOptions{Endpoint: e, Cursor: asVersion1(x.Cursor)})
-	if next, _ := whole(t, r); next.Commit != 200 {
-		t.Errorf("from a cursor of version 1 comes %v", next.Commit)
+	for version, cursor := range map[int][]byte{1: asVersion1(x.Cursor), 2: asVersion2(x.Cursor)} {
+		r := openReader(t, kafka.ReaderOptions{Endpoint: e, Cursor: cursor})
+		if next, _ := whole(t, r); next.Commit != 200 {
+			t.Errorf("from a cursor of version %d comes %v", version, next.Commit)
+		}
 	}
 	refused := 0
 	for n := 1; n < len(x.Cursor); n++ {

@@ -261,6 +261,7 @@ func (w *writer) end(t *millrace.Txn) error {
 		if err := w.finish(o, t.Time, Position{t.XID, o.commit, t.End}); err != nil {
 			return w.locate(err, t)
 		}
+		w.complete(b)
 	}
 	if t.Chunk != nil {
 		b.idle = max(b.idle, t.End)

@@ -68,8 +68,7 @@ func (r *Reader) cutBack(t *topic, x position, end int64) error {
 	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
 		Err: fmt.Errorf("%s [%d] was read up to offset %d in leader epoch %d, and of that the cluster has kept what is before offset %d: "+
 			"the rest was lost, and what is there now is something else", t.name, x.partition, x.at, x.epoch, max(end, 0)),
-		Hint: "start over from a new first load at both ends, `millrace bootstrap --restart-snapshot --yes`; a cluster keeps what it has confirmed with " +
-			"replication: 3, min.insync.replicas=2 and unclean.leader.election.enable=false"}
+		Hint: lostHint}
 }
 
 // adopt goes on with other leaders of a topic, if they have what was read. upto is how

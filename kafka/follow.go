@@ -26,9 +26,11 @@ type Written struct {
 	// Point is the consistent point of the first load, and From where the topics
 	// hold everything from, 0 until they do.
 	Point, From millrace.LSN
-	// Acked is the position up to which the topics hold everything.
-	Acked millrace.LSN
-	Gone  bool // the job was cleaned up: nothing more comes
+	// Acked is the position up to which the topics hold everything, and Number that of the
+	// last transaction; see State.
+	Acked  millrace.LSN
+	Number int64
+	Gone   bool // the job was cleaned up: nothing more comes
 	// Beside: tables were loaded beside the stream, so that changes of rows can stand
 	// before the rows; Early: each record says whether that is so, which those of
 	// earlier versions did not. Loading: a table is loaded like that now.
@@ -52,7 +54,7 @@ func (s *State) written(job string) *Written {
 	w.History = millrace.History{System: j.SystemID, Timeline: j.Timeline, Generation: j.Generation}
 	w.PageSize, w.SegmentSize, w.Point, w.From, w.Tables = j.PageSize, j.SegmentSize, j.ConsistentPoint, j.ConsistentFrom, j.Tables
 	if s.Checkpoint.Generation == j.Generation {
-		w.Acked = s.Checkpoint.Acked
+		w.Acked, w.Number = s.Checkpoint.Acked, s.Number
 	}
 	return w
 }

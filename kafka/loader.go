@@ -69,6 +69,10 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 		err = &millrace.Error{Kind: millrace.KindPreflight, Op: op, Peer: e.Peer,
 			Err: fmt.Errorf("another instance has just recorded job %s", e.Job)}
 	}
+	var last number // of a generation that the record may have lost
+	if err == nil {
+		last, _, err = lastNumber(ctx, cl, s.opt.marks()[0])
+	}
 	if err != nil {
 		cl.Close()
 		return nil, e.wrap(op, err)
@@ -77,7 +81,7 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 		rels: map[*millrace.Relation]*route{}, known: s.known, cp: state.Checkpoint}
 	w.pos = newPositions(0)
 	w.q = newQueue(s.opt.MaxHeld, false, &w.cp)
-	job.Format, job.Generation, job.CreatedAt = record.Format, state.Generation+1, time.Now().UTC()
+	job.Format, job.Generation, job.CreatedAt = record.Format, max(state.Generation, last.generation)+1, time.Now().UTC()
 	job.Epoch, job.Early = state.Checkpoint.Epoch+1, true
 	w.cp = millrace.Checkpoint{History: millrace.History{System: job.SystemID, Timeline: job.Timeline, Generation: job.Generation},
 		Epoch: job.Epoch, Seq: state.Checkpoint.Seq}
@@ -249,6 +253,7 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 	if err := w.finish(o, t.Time, Position{Commit: l.job.ConsistentPoint, End: l.job.ConsistentPoint}); err != nil {
 		return err
 	}
+	w.complete(b)
 	b.control = append(b.control, w.opt.Endpoint.table(table))
 	return w.opt.Endpoint.wrap("load "+strings.TrimSpace(rel.Name.String()), w.commit(ctx, b))
 }

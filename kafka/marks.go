@@ -72,6 +72,7 @@ func (w *writer) marks(o *open, at time.Time, pos Position) error {
 		return err
 	}
 	end := w.mark(o, appendEnd(w.markBuf[:0], o, at, pos))
+	end.Headers = w.numbered(o.common)
 	if recordBytes(&end) > w.limit {
 		return w.fits(&end, fmt.Sprintf("the END of a transaction in %d partitions", len(o.counts.entries)))
 	}

@@ -78,6 +78,7 @@ type Reader struct {
 
 	tables  map[string]*tableReader // by topic
 	history *millrace.History
+	last    number // of the transaction that was ended last; of -1: not known
 
 	stream *streamReader // in layout stream; nil in the other
 
@@ -148,7 +149,7 @@ func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{opt: o, log: o.Log, cl: cl, f: newFetcher(cl, true), topics: map[string]*topic{}, parts: map[slot]*partition{},
-		tables: map[string]*tableReader{}, schemas: schemaTopic(o.Endpoint.Prefix)}
+		tables: map[string]*tableReader{}, schemas: schemaTopic(o.Endpoint.Prefix), last: number{of: -1}}
 	r.f.moved = r.adopt
 	if err := r.open(ctx); err != nil {
 		cl.Close()
@@ -364,6 +365,9 @@ func (r *Reader) nextEnd(ctx context.Context) error {
 		return err
 	}
 	if old, err := r.judge(e.Position.Commit); old || err != nil {
+		return err
+	}
+	if err := r.counted(rec); err != nil {
 		return err
 	}
 	r.end, r.endTime, r.part, r.seq, r.sources = e, time.UnixMilli(e.TS), 0, 0, r.sources[:0]

@@ -252,6 +252,7 @@ func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
 func (r *Reader) whole(ctx context.Context, want *millrace.History) error {
 	p := r.order()
 	if p.first == 0 {
+		r.last = number{generation: want.Generation}
 		return nil
 	}
 	end, err := r.reached(ctx)
@@ -272,6 +273,7 @@ func (r *Reader) whole(ctx context.Context, want *millrace.History) error {
 			return r.malformed(rec, errors.New("header generation is malformed"))
 		}
 		if generation < want.Generation {
+			r.last = number{generation: want.Generation}
 			return nil
 		}
 	}

@@ -104,6 +104,12 @@ func (r *Reader) nextPart(ctx context.Context) (*millrace.Txn, error) {
 		case err != nil:
 			return nil, err
 		case !old:
+			if m.end {
+				err = r.counted(rec)
+			}
+			if err != nil {
+				return nil, err
+			}
 			return r.takePart(ctx, rec, value, m.end)
 		case m.end:
 			s.part = 0

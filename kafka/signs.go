@@ -28,6 +28,9 @@ func (s *Source) idle(ctx context.Context) (*millrace.Txn, error) {
 	if s.upto < 0 || !s.reader.passed(s.upto) {
 		return nil, nil
 	}
+	if err := s.reader.reaches(s.sign); err != nil {
+		return nil, s.reader.fail(err)
+	}
 	ends := !s.sign.Loading && (s.loads || s.reader.Early())
 	if ends {
 		if ready, err := s.rested(ctx); !ready {

@@ -158,7 +158,12 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 		cl.Close()
 		return none, noJob("claim the job")
 	}
-	w := &writer{opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: s.ctl.cl, stats: &s.stats, dests: dests, limit: limit,
+	ended, err := e.takeUp(ctx, cl, s.opt.marks()[0], state)
+	if err != nil {
+		cl.Close()
+		return none, e.wrap("claim the job", err)
+	}
+	w := &writer{ended: ended, recorded: ended, opt: &s.opt, cl: cl, timeout: transactionTimeout, admin: s.ctl.cl, stats: &s.stats, dests: dests, limit: limit,
 		rels: map[*millrace.Relation]*route{}, known: s.known, notes: &s.notes, tables: state.Job.Tables,
 		job: *state.Job, from: state.Checkpoint.History, loading: map[uint32]*millrace.Mark{}, skip: state.Checkpoint.Commit, cp: state.Checkpoint}
 	for _, m := range state.Checkpoint.Tables {

@@ -44,6 +44,9 @@ type State struct {
 	Topics map[string]Topic
 	// Generation is the number of the last first load, also of a job that is gone.
 	Generation int64
+	// Number is that of the last transaction of the generation which was written, 0 for none; -1:
+	// an earlier version has written the checkpoint.
+	Number int64
 
 	runtime map[string]*record.Runtime
 	states  map[string]stateJSON // by generation and epoch
@@ -119,6 +122,7 @@ type checkpointJSON struct {
 	LastXID      uint32       `json:"last_xid,omitempty"`
 	LastCommit   time.Time    `json:"last_commit_ts,omitzero"`
 	Cursor       []byte       `json:"cursor,omitempty"`
+	Number       *int64       `json:"number,omitempty"` // of the last transaction of the generation; earlier versions: nil
 }
 
 type stateJSON struct {
@@ -365,7 +369,10 @@ func (b *stateBuilder) finish() *State {
 	}
 	j := b.job
 	if b.checkpoint != nil {
-		s.Checkpoint = b.checkpoint.checkpoint()
+		s.Checkpoint, s.Number = b.checkpoint.checkpoint(), -1
+		if n := b.checkpoint.Number; n != nil {
+			s.Number = *n
+		}
 	}
 	life := s.states[stateKey(s.Checkpoint.Generation, s.Checkpoint.Epoch)]
 	s.Layout = j.Layout

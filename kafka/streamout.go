@@ -105,6 +105,9 @@ func (w *writer) cutPart(last bool, end millrace.LSN) error {
 		headers := append(w.headers(nil, max(s.seq, 1)),
 			kgo.RecordHeader{Key: headerPart, Value: strconv.AppendInt(nil, int64(s.parts), 10)},
 			kgo.RecordHeader{Key: headerEnd, Value: strconv.AppendBool(nil, last && i == n-1)})
+		if last && i == n-1 {
+			headers = w.numbered(headers)
+		}
 		if n > 1 {
 			headers = append(headers, kgo.RecordHeader{Key: headerFragment, Value: []byte(strconv.Itoa(i+1) + "/" + strconv.Itoa(n))})
 		}

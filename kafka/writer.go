@@ -49,6 +49,7 @@ type writer struct {
 	known     map[string]uint32 // the topics that the Sink knows of
 	notes     *notes
 	from      millrace.History
+	ended     int64 // the number of the last transaction that was ended
 	epoch     int64 // and chunks number what is loaded beside the stream
 	chunks    int
 
@@ -58,9 +59,11 @@ type writer struct {
 	loading map[uint32]*millrace.Mark // of tables that are loaded beside the stream
 
 	// Of the executor.
-	cp   millrace.Checkpoint
-	stop context.CancelFunc
-	done chan struct{}
+	cp       millrace.Checkpoint
+	recorded int64 // the number of the last transaction before it
+	heights  heights
+	stop     context.CancelFunc
+	done     chan struct{}
 }
 
 // route is where the changes of one relation go.
@@ -165,7 +168,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	if err := cl.BeginTransaction(); err != nil {
 		return err
 	}
-	p := &promises{}
+	p := &promises{heights: &w.heights}
 	if b.large != nil {
 		if err := w.produceSpooled(ctx, cl, b, p); err != nil {
 			return err
@@ -183,7 +186,8 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	for _, r := range slices.Concat(b.control, w.marked(b), w.noted()) {
 		cl.Produce(ctx, r, p.done)
 	}
-	cl.Produce(ctx, w.opt.Endpoint.control(keyCheckpoint, checkpointRecord(&cp)), p.done)
+	ended := max(w.recorded, b.ended)
+	cl.Produce(ctx, w.checkpoint(&cp, ended), p.done)
 	if err := cl.Flush(ctx); err != nil {
 		return err
 	}
@@ -195,7 +199,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	if err := cl.EndTransaction(end, kgo.TryCommit); err != nil {
 		return fmt.Errorf("whether the transaction was committed is not known: %w", err)
 	}
-	w.cp = cp
+	w.cp, w.recorded = cp, ended
 	w.stats.committed(b)
 	if w.timeout != transactionTimeout {
 		return w.reopen(ctx, transactionTimeout)
@@ -219,11 +223,15 @@ func (w *writer) after(b *batch) millrace.Checkpoint {
 
 // promises collects what became of the records of a batch.
 type promises struct {
-	mu  sync.Mutex
-	err error
+	heights *heights // of the goroutine that calls done
+	mu      sync.Mutex
+	err     error
 }
 
-func (p *promises) done(_ *kgo.Record, err error) {
+func (p *promises) done(r *kgo.Record, err error) {
+	if err == nil {
+		err = p.heights.take(r)
+	}
 	if err == nil {
 		return
 	}

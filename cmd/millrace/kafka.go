@@ -293,6 +293,13 @@ func (d kafkaDestination) Check(ctx context.Context, job *record.Job, tables []*
 			problems = append(problems, check.Finding{Subject: "destination", Text: e.Error(), Cure: millrace.HintOf(e)})
 		}
 	}
+	forgetful, err := ctl.Forgetful(ctx, &o.Topics)
+	for _, e := range forgetful {
+		warnings = append(warnings, check.Finding{Subject: "destination", Text: e.Error(), Cure: millrace.HintOf(e)})
+	}
+	if err != nil {
+		return problems, warnings, err
+	}
 	if n := d.s.Destination.Kafka.Partitions; n > 1 {
 		warnings = append(warnings, check.Finding{Subject: "destination",
 			Text: fmt.Sprintf("with %d partitions a topic, the order of a table's changes is kept for each key, not for the table", n),
