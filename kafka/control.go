@@ -138,7 +138,7 @@ func (c *Control) Delete(ctx context.Context) error {
 	cp := s.Checkpoint
 	cp.Epoch, cp.Seq = cp.Epoch+1, cp.Seq+1
 	records := []*kgo.Record{c.e.control(keyJob, jobJSON{Format: s.Job.Format, Generation: s.Generation, Gone: true}),
-		c.e.control(keyCheckpoint, checkpointRecord(&cp))}
+		c.e.checkpoint(&cp, s.Number)}
 	for _, key := range s.leftovers() {
 		records = append(records, c.e.control(key, nil))
 	}

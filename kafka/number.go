@@ -48,11 +48,14 @@ func (w *writer) complete(b *batch) {
 	b.ended = w.ended
 }
 
-// checkpoint is the record of the checkpoint behind a batch.
-func (w *writer) checkpoint(cp *millrace.Checkpoint, ended int64) *kgo.Record {
+// checkpoint is the record of a checkpoint, with the number of the last transaction before it; -1: it
+// is not known.
+func (e *Endpoint) checkpoint(cp *millrace.Checkpoint, ended int64) *kgo.Record {
 	c := checkpointRecord(cp)
-	c.Number = &ended
-	return w.opt.Endpoint.control(keyCheckpoint, c)
+	if ended >= 0 {
+		c.Number = &ended
+	}
+	return e.control(keyCheckpoint, c)
 }
 
 // lastNumber finds the newest transaction in the topic that has their order. whole tells

@@ -72,7 +72,7 @@ func revise(ctx context.Context, o *Options, generation int64, again bool, do fu
 	}
 	cp := s.Checkpoint
 	cp.Seq++
-	return e.wrap(op, commitControl(ctx, cl, append(r.records, e.control(keyCheckpoint, checkpointRecord(&cp)))))
+	return e.wrap(op, commitControl(ctx, cl, append(r.records, e.checkpoint(&cp, s.Number))))
 }
 
 // commitControl writes records of a control topic in one transaction.

@@ -34,6 +34,7 @@ func adds(t *testing.T, o kafka.Options, rel *millrace.Relation) kafka.Joining {
 	if err != nil {
 		t.Fatal(err)
 	}
+	number := recorded(t, o.Endpoint).Number
 	if err := kafka.Revise(deadline(t), &o, 1, func(r *kafka.Revision) error {
 		r.Load(record.Table{OID: rel.OID, Name: rel.Name}, "some")
 		r.Join(&joining[0])
@@ -41,6 +42,9 @@ func adds(t *testing.T, o kafka.Options, rel *millrace.Relation) kafka.Joining {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+	if got := recorded(t, o.Endpoint).Number; got < number || got < 0 {
+		t.Errorf("the number of the last transaction is %d, and was %d", got, number)
 	}
 	return joining[0]
 }

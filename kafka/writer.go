@@ -187,7 +187,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 		cl.Produce(ctx, r, p.done)
 	}
 	ended := max(w.recorded, b.ended)
-	cl.Produce(ctx, w.checkpoint(&cp, ended), p.done)
+	cl.Produce(ctx, w.opt.Endpoint.checkpoint(&cp, ended), p.done)
 	if err := cl.Flush(ctx); err != nil {
 		return err
 	}
