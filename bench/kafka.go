@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/rig/kafkaserver"
@@ -253,7 +254,7 @@ func (b *kafkaBench) awaitTopics(ctx context.Context, w kafkaSet, n int, prefix 
 	lastLook := time.Now()
 	for {
 		stable, err := b.adm.ListCommittedOffsets(ctx, table, marker)
-		if err != nil {
+		if err != nil && !errors.Is(err, kerr.LeaderNotAvailable) { // a topic that is just being made
 			return err
 		}
 		at, ok := stable.Lookup(table, 0)

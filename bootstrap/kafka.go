@@ -466,7 +466,8 @@ func (l *kafkaLoad) readTables(ctx context.Context, h *snapshot.Holder, tables [
 	return nil
 }
 
-// readTable reads a table while the piece before is being sent.
+// readTable reads a table while the piece before is made into records, and the one before
+// that is sent.
 func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *snapshot.ChunkTable, filenode uint32) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -501,7 +502,7 @@ func (l *kafkaLoad) readTable(ctx context.Context, r *snapshot.ChunkReader, t *s
 	if failed != nil {
 		return errors.Join(failed, ended(<-read))
 	}
-	if err := <-read; err != nil {
+	if err := errors.Join(<-read, l.loader.Flush(ctx)); err != nil {
 		return err
 	}
 	l.log.Info("read the table", "table", t.Rel.Name, "rows", mark.Rows)

@@ -14,12 +14,16 @@ import (
 )
 
 // Loader does the first load of a job: it owns the job like a writer, and each
-// of its steps is one Kafka transaction.
+// of its steps is one Kafka transaction. A chunk is encoded while the one before is sent.
 type Loader struct {
 	w      *writer
 	job    *record.Job
 	layout string
 	chunks map[millrace.TableName]int
+
+	batches [2]batch   // of chunks, in turn
+	turn    int        // of the next
+	sent    chan error // what becomes of the chunk that is being sent; nil: none is
 }
 
 // Load fences whoever wrote for the job before, records a new generation of it
@@ -147,6 +151,9 @@ func (e *Endpoint) tableMark(t *record.Table, m *millrace.Mark) *kgo.Record {
 }
 
 func (l *Loader) commit(ctx context.Context, records []*kgo.Record) error {
+	if err := l.Flush(ctx); err != nil {
+		return err
+	}
 	return l.w.opt.Endpoint.wrap("write the job's record", l.w.commit(ctx, &batch{control: records}))
 }
 
@@ -218,13 +225,21 @@ func (l *Loader) Settle(ctx context.Context) (job *record.Job, ours bool, err er
 
 // Finish records that the destination is consistent from the consistent point.
 func (l *Loader) Finish(ctx context.Context) error {
+	if err := l.Flush(ctx); err != nil {
+		return err
+	}
 	l.job.ConsistentFrom = l.job.ConsistentPoint
 	return l.commit(ctx, []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout)),
 		l.state(stateJSON{State: string(record.CatchingUp), Reason: "the first load is complete"})})
 }
 
 // Close gives the job up.
-func (l *Loader) Close() { l.w.cl.Close() }
+func (l *Loader) Close() {
+	l.w.cl.Close() // which ends what is being sent
+	if l.sent != nil {
+		<-l.sent //nolint:errcheck // nobody waits for what becomes of it
+	}
+}
 
 // chunkID names a chunk in its BEGIN and END.
 func chunkID(t millrace.TableName, n int) string {
@@ -233,11 +248,16 @@ func chunkID(t millrace.TableName, n int) string {
 
 // Chunk makes rows of a table durable, with their mark, in one Kafka
 // transaction. t holds one Read per row, has the time and the history, and is
-// the caller's. last says that the table is complete; the numbers are those of
-// the whole table.
+// the caller's again when Chunk returns. last says that the table is complete; the numbers
+// are those of the whole table.
+//
+// It returns when the chunk before is durable, or with the error of that one: Flush waits
+// for the last.
 func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.Txn, table *record.Table) error {
-	w := l.w
-	b := &batch{history: t.From}
+	w, b := l.w, &l.batches[l.turn]
+	l.turn = 1 - l.turn
+	b.reset()
+	b.history = t.From
 	l.chunks[rel.Name]++
 	o := w.begun(b, chunkID(rel.Name, l.chunks[rel.Name]), 0, l.job.ConsistentPoint, t.Time, t.From)
 	defer func() { w.open, w.batch = nil, nil }()
@@ -255,5 +275,26 @@ func (l *Loader) Chunk(ctx context.Context, rel *millrace.Relation, t *millrace.
 	}
 	w.complete(b)
 	b.control = append(b.control, w.opt.Endpoint.table(table))
-	return w.opt.Endpoint.wrap("load "+strings.TrimSpace(rel.Name.String()), w.commit(ctx, b))
+	if err := l.Flush(ctx); err != nil {
+		return err
+	}
+	l.sent = make(chan error, 1)
+	go func() {
+		l.sent <- w.opt.Endpoint.wrap("load "+strings.TrimSpace(rel.Name.String()), w.commit(ctx, b))
+	}()
+	return nil
+}
+
+// Flush waits until the last chunk is durable.
+func (l *Loader) Flush(ctx context.Context) error {
+	if l.sent == nil {
+		return nil
+	}
+	select {
+	case err := <-l.sent:
+		l.sent = nil
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -87,7 +87,7 @@ func TestReaderDescribesEmptyTables(t *testing.T) {
 		err = l.Start(ctx, 10, true, false, false, job.Tables)
 		if err == nil {
 			x := &millrace.Txn{Time: time.Now(), From: history, Chunk: &millrace.Chunk{Table: a.Name, Upto: 10}, Last: true}
-			err = l.Chunk(ctx, a, x, &table)
+			err = errors.Join(l.Chunk(ctx, a, x, &table), l.Flush(ctx))
 		}
 		l.Close()
 		if err = errors.Join(err, s.Close()); err != nil {

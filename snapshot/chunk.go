@@ -381,7 +381,7 @@ func (r *ChunkReader) All(ctx context.Context, t *ChunkTable, size int64, give f
 			if err := give(rows); err != nil {
 				return false, err
 			}
-			rows = &Rows{}
+			rows = &Rows{Changes: make([]millrace.Change, 0, len(rows.Changes)+len(rows.Changes)/8)}
 		}
 		rows.add(t, row, nil, used)
 		return true, nil
