@@ -31,6 +31,22 @@ INSERT INTO keyless SELECT g FROM generate_series(1, 200) g;`
 // what the source has.
 func TestKafkaIncrementalUnderKills(t *testing.T) {
 	t.Parallel()
+	eachMajor(t, incrementalUnderKills)
+}
+
+// eachMajor runs a test of kills: in the long form with three versions of the source, one after the other.
+func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
+	t.Helper()
+	if !full() {
+		test(t, rig.Newest)
+		return
+	}
+	for _, major := range []int{18, 17, 16} {
+		t.Run(strconv.Itoa(major), func(t *testing.T) { test(t, major) })
+	}
+}
+
+func incrementalUnderKills(t *testing.T, major int) {
 	kills, rows, width := 2, 3000, 200
 	rate := rows * 150 / kills
 	if full() { // several readers share a table of this size
@@ -38,7 +54,7 @@ func TestKafkaIncrementalUnderKills(t *testing.T) {
 		rate = rows * width / kills / 2
 	}
 	const readers = 2
-	j, source, k, prefix, stop := kafkaLoad(t, rows, width, fmt.Sprintf("{mode: incremental, rate: %d, parallel: %d}", rate, readers), ", partitions: 2")
+	j, source, k, prefix, stop := kafkaLoad(t, major, rows, width, fmt.Sprintf("{mode: incremental, rate: %d, parallel: %d}", rate, readers), ", partitions: 2")
 	counted := countRepeats(t, source, readers)
 	j.Start(t, "--bootstrap")
 	killBeside(t, j, k, prefix, counted, kills, rows)
@@ -81,13 +97,17 @@ func killBeside(t *testing.T, j *blackbox.Job, k *rig.Kafka, prefix string, coun
 // long form the program is killed at random moments of that as well.
 func TestKafkaInterruptedLoad(t *testing.T) {
 	t.Parallel()
+	eachMajor(t, interruptedUnderKills)
+}
+
+func interruptedUnderKills(t *testing.T, major int) {
 	kills, rows, width, rate := 1, 3000, 200, 200_000
 	if full() {
 		kills, rows, width = 20, 40_000, 1900
 		rate = rows * width / kills / 2
 	}
 	const readers = 2
-	j, source, k, prefix, stop := kafkaLoad(t, rows, width, fmt.Sprintf("{rate: %d, parallel: %d}", rate, readers), "")
+	j, source, k, prefix, stop := kafkaLoad(t, major, rows, width, fmt.Sprintf("{rate: %d, parallel: %d}", rate, readers), "")
 	counted := countRepeats(t, source, readers)
 	j.Start(t, "--bootstrap")
 	rig.Eventually(t, 2*patience, func() bool { return strings.Contains(j.Log(1000), `"read the table"`) || !j.Running() }, "a table is complete")
@@ -121,10 +141,10 @@ func rowsCopied(t *testing.T, j *blackbox.Job, table string) int {
 
 // kafkaLoad is a job that loads into Kafka while its source is written to, until stop is
 // called.
-func kafkaLoad(t *testing.T, rows, width int, load, extra string) (j *blackbox.Job, source *rig.DB, k *rig.Kafka, prefix string, stop func()) {
+func kafkaLoad(t *testing.T, major, rows, width int, load, extra string) (j *blackbox.Job, source *rig.DB, k *rig.Kafka, prefix string, stop func()) {
 	t.Helper()
 	k = rig.SharedKafka(t)
-	source = rig.Shared(t, rig.Newest).NewDB(t)
+	source = rig.Shared(t, major).NewDB(t)
 	source.Script(t, fmt.Sprintf(kafkaLoadSchema, rows, width))
 	source.SQL(t, "CREATE PUBLICATION millrace_"+source.Name+" FOR ALL TABLES")
 	prefix = source.Name
