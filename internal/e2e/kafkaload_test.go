@@ -46,12 +46,14 @@ func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
 	}
 }
 
+// manyKills is the size of the long form: a table that several readers share, whose load takes longer
+// than the time that twenty processes have until they are killed, at a rate at which each of them reads some chunks.
+func manyKills() (kills, rows, width, rate int) { return 20, 100_000, 1900, 6_000_000 }
+
 func incrementalUnderKills(t *testing.T, major int) {
-	kills, rows, width := 2, 3000, 200
-	rate := rows * 150 / kills
-	if full() { // several readers share a table of this size
-		kills, rows, width = 20, 40_000, 1900
-		rate = rows * width / kills / 2
+	kills, rows, width, rate := 2, 3000, 200, 225_000
+	if full() {
+		kills, rows, width, rate = manyKills()
 	}
 	const readers = 2
 	j, source, k, prefix, stop := kafkaLoad(t, major, rows, width, fmt.Sprintf("{mode: incremental, rate: %d, parallel: %d}", rate, readers), ", partitions: 2")
@@ -67,7 +69,10 @@ func incrementalUnderKills(t *testing.T, major int) {
 func killBeside(t *testing.T, j *blackbox.Job, k *rig.Kafka, prefix string, counted *repeats, kills, rows int) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(10, 11))
-	copied := 0
+	copied, longest := 0, 500
+	if full() {
+		longest = 1500
+	}
 	for counted.kills < kills {
 		rig.Eventually(t, 3*patience, func() bool {
 			n := rowsCopied(t, j, "public.still")
@@ -75,7 +80,7 @@ func killBeside(t *testing.T, j *blackbox.Job, k *rig.Kafka, prefix string, coun
 			copied = max(copied, n)
 			return more || n == rows || !j.Running()
 		}, "the load goes on")
-		rig.Linger(t, time.Duration(rng.IntN(500))*time.Millisecond, "a random moment of the load")
+		rig.Linger(t, time.Duration(rng.IntN(longest))*time.Millisecond, "a random moment of the load")
 		if !j.Running() {
 			t.Fatalf("the program ended with code %d\n%s", j.ExitCode(), j.Log(20))
 		}
@@ -103,8 +108,7 @@ func TestKafkaInterruptedLoad(t *testing.T) {
 func interruptedUnderKills(t *testing.T, major int) {
 	kills, rows, width, rate := 1, 3000, 200, 200_000
 	if full() {
-		kills, rows, width = 20, 40_000, 1900
-		rate = rows * width / kills / 2
+		kills, rows, width, rate = manyKills()
 	}
 	const readers = 2
 	j, source, k, prefix, stop := kafkaLoad(t, major, rows, width, fmt.Sprintf("{rate: %d, parallel: %d}", rate, readers), "")
