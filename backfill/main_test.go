@@ -57,7 +57,11 @@ func newBed(t *testing.T, pg *rig.Postgres, ddl, fill string) *bed {
 // newBedAt is newBed for a job that reads from a standby, if there is one.
 func newBedAt(t *testing.T, pg, standby *rig.Postgres, ddl, fill string) *bed {
 	t.Helper()
-	b := &bed{src: pg.NewDB(t), dst: rig.Shared(t, rig.Newest).NewDB(t), log: slog.New(slog.DiscardHandler)}
+	target := rig.Shared(t, rig.Newest)
+	if pg.ICU() {
+		target = pg // the tables have its collations
+	}
+	b := &bed{src: pg.NewDB(t), dst: target.NewDB(t), log: slog.New(slog.DiscardHandler)}
 	if testing.Verbose() {
 		b.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}

@@ -125,16 +125,18 @@ var nativeKeys = []string{"bool", "bytea", "date", "domain", "domain_c", "int2",
 
 // keyBed is a table with a column of each type.
 type keyBed struct {
-	db    *rig.DB
-	conn  *pgx.Conn
-	table *catalog.Table
-	rel   *millrace.Relation
-	names []string
+	db     *rig.DB
+	native []string
+	conn   *pgx.Conn
+	table  *catalog.Table
+	rel    *millrace.Relation
+	names  []string
 }
 
-func newKeyBed(t *testing.T) *keyBed {
+// newKeyBed makes it for some of the types, or all.
+func newKeyBed(t *testing.T, db *rig.DB, only ...string) *keyBed {
 	t.Helper()
-	b := &keyBed{db: rig.Shared(t, rig.Newest).NewDB(t)}
+	b := &keyBed{db: db, native: nativeKeys}
 	b.db.Script(t, `CREATE EXTENSION citext SCHEMA public; CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy', 'aaa');
 		CREATE DOMAIN positive AS int8 CHECK (VALUE > 0); CREATE DOMAIN code AS text COLLATE "C"; CREATE DOMAIN price AS numeric;
 		CREATE COLLATION words (provider = libc, locale = 'C.UTF-8')`)
@@ -143,6 +145,9 @@ func newKeyBed(t *testing.T) *keyBed {
 	}
 	var columns []string
 	for name, k := range keyTypes {
+		if only != nil && !slices.Contains(only, name) {
+			continue
+		}
 		if k.needs != "" && b.db.Query(t, "SELECT count(*) FROM pg_collation WHERE collname = '"+k.needs+"'") == "0" {
 			t.Logf("there is no collation %s", k.needs)
 			continue
@@ -220,7 +225,30 @@ func (b *keyBed) read(t *rapid.T, key []string, binary bool) []keyRow {
 // are equal where = says so; elsewhere the server is asked, and its answer is that order as
 // well. Bytes that are equal never stand for values that are not.
 func TestKeysOfAllTypes(t *testing.T) {
-	b := newKeyBed(t)
+	newKeyBed(t, rig.Shared(t, rig.Newest).NewDB(t)).checkAll(t)
+}
+
+// wordKeys are the types whose order follows a collation, and some to mix them with.
+var wordKeys = []string{"text", "text_c", "text_words", "text_icu", "text_loose", "text_fast", "bpchar", "citext", "domain_c", "int4", "numeric"}
+
+// TestKeysOfOtherCollations: the collation that a database has by default can be the builtin provider's, whose order is that
+// of the bytes, or one of ICU, and collations of ICU can take other bytes for equal.
+func TestKeysOfOtherCollations(t *testing.T) {
+	t.Run("builtin", func(t *testing.T) {
+		b := newKeyBed(t, rig.Shared(t, rig.Newest).NewDB(t, "LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"), wordKeys...)
+		b.native = append(slices.Clone(nativeKeys), "text")
+		b.checkAll(t)
+	})
+	t.Run("icu", func(t *testing.T) {
+		b := newKeyBed(t, rig.SharedICU(t).NewDB(t, "LOCALE_PROVIDER icu ICU_LOCALE 'de'"), wordKeys...)
+		if got := len(b.names); got != len(wordKeys) {
+			t.Errorf("%d of %d types", got, len(wordKeys))
+		}
+		b.checkAll(t)
+	})
+}
+
+func (b *keyBed) checkAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.SliceOfNDistinct(rapid.SampledFrom(b.names), 1, 3, rapid.ID[string]).Draw(t, "key")
 		var rows []string
@@ -249,7 +277,7 @@ func (b *keyBed) check(t *rapid.T, names []string, binary bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	native := !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(nativeKeys, n) })
+	native := !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(b.native, n) })
 	if binary && k.Native != native {
 		t.Fatalf("keys of %v compare by their bytes: %v, want %v", names, k.Native, native)
 	}

@@ -71,7 +71,7 @@ func (c *caseFile) runs(w way) bool {
 
 // throughKafka are the cases of the short form: kinds of values, keys and transactions
 // that records and descriptions have to carry.
-var throughKafka = []string{"020", "025", "040", "043", "050", "072", "092", "099"}
+var throughKafka = []string{"020", "025", "040", "043", "050", "072", "092", "096", "099"}
 
 func pairs() []pair {
 	if full() {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -170,5 +171,82 @@ func TestCompactedPrefix(t *testing.T) {
 	r.sync(t)
 	rig.Eventually(t, patience, func() bool { return r.status(t, "state") == "streaming" && r.status(t, "condition") == "" }, "all is whole")
 	r.awaitForeignKey(t)
+	r.finish(t)
+}
+
+// compactedBesideSchema is besideSchema without what compacted topics can't have: a table without a key, a further unique
+// column, whose values can't move while records are missing, and updates that leave values out.
+const compactedBesideSchema = `CREATE TABLE owner (id int PRIMARY KEY, n int NOT NULL DEFAULT 0);
+CREATE TABLE thing (id int PRIMARY KEY, owner int NOT NULL REFERENCES owner, n int NOT NULL DEFAULT 0, big text);
+ALTER TABLE thing ALTER big SET STORAGE EXTERNAL; ALTER TABLE thing REPLICA IDENTITY FULL;
+CREATE TABLE fleeting (id int PRIMARY KEY, v int);
+INSERT INTO owner SELECT g FROM generate_series(1, 500) g;
+INSERT INTO thing SELECT g, 1 + g %% 500, 0, repeat(md5(g::text), 70) FROM generate_series(1, %[1]d) g;
+INSERT INTO fleeting SELECT g, 0 FROM generate_series(1, %[1]d) g;`
+
+// compactedBesideChanges change few rows, again and again, so that much can be compacted.
+func compactedBesideChanges(rng *rand.Rand, rows int) string {
+	a, b, o := 1+rng.IntN(rows/10)*10, rows+1+rng.IntN(rows/10), 1+rng.IntN(500)
+	sql := fmt.Sprintf(`UPDATE thing SET n = n + 1 WHERE id BETWEEN %[1]d AND %[1]d + 5; DELETE FROM thing WHERE id = %[1]d + 4;
+		UPDATE thing SET id = %[2]d WHERE id = %[1]d + 7 AND NOT EXISTS (SELECT FROM thing WHERE id = %[2]d);
+		UPDATE thing SET id = %[1]d + 7 WHERE id = %[2]d - 1 AND NOT EXISTS (SELECT FROM thing WHERE id = %[1]d + 7);
+		INSERT INTO owner VALUES (%[2]d, 1) ON CONFLICT (id) DO UPDATE SET n = owner.n + 1;
+		UPDATE thing SET owner = %[2]d WHERE id = %[1]d + 2; DELETE FROM owner WHERE id = %[3]d AND NOT EXISTS (SELECT FROM thing WHERE owner = %[3]d);
+		INSERT INTO fleeting VALUES (%[1]d, 2) ON CONFLICT (id) DO UPDATE SET v = fleeting.v + 1; DELETE FROM fleeting WHERE id = %[3]d;`, a, b, o)
+	if rng.IntN(60) == 0 {
+		sql += "TRUNCATE fleeting; INSERT INTO fleeting SELECT g, 1 FROM generate_series(1, 50) g;"
+	}
+	return sql
+}
+
+// TestCompactedLoad: topics are loaded beside the stream, and compacted in the middle of that and after it. Who reads
+// them behind the cleaner has the rows of the source in the end, and says that it has not until then.
+func TestCompactedLoad(t *testing.T) {
+	t.Parallel()
+	rows := 1000
+	var options blackbox.Options
+	r := roundWith(t, rig.Start(t, rig.Newest), fmt.Sprintf(compactedBesideSchema, rows), ", partitions: 2, compact: true", func(in *blackbox.Options, _ *pair) {
+		options = *in
+		in.Extra += "snapshot: {mode: incremental, rate: 50000}\n" // at which the largest table takes too long
+	})
+	stop := clients(t, r.pair, func(rng *rand.Rand) string { return compactedBesideChanges(rng, rows) })
+	written := func(until string) (at millrace.LSN) {
+		t.Helper()
+		rig.Eventually(t, patience, func() bool {
+			at, _ = millrace.ParseLSN(statusOf(t, r.in).Destination.CommittedLSN) // there may be none yet
+			return until == "" || r.source.Query(t, fmt.Sprintf("SELECT pg_lsn '%s' >= '%s'", at, until)) == "t"
+		}, "the job that writes is at "+until)
+		return at
+	}
+	r.in.Start(t, "--bootstrap")
+	rig.Eventually(t, patience, func() bool { return jobState(t, r.in) == "catching_up" }, "the topics are there")
+	alter(t, r.kafka, r.prefix, "segment.ms", "1", "owner", "thing", "fleeting") // a segment that is written to is not compacted
+	r.source.SQL(t, strings.Repeat("UPDATE thing SET n = n + 1 WHERE id BETWEEN 1 AND 10; COMMIT; ", 10))
+	written(r.position(t))
+	r.in.Stop(t) // what a transaction is open behind is not compacted either
+	if consistentFrom(t, r.in) != "" {
+		t.Error("the load was over before the topics were compacted")
+	}
+	topicsShrink(t, r.kafka, r.prefix, 0, "thing")
+	r.Start(t, "--bootstrap")
+	rig.Eventually(t, patience, func() bool { return r.condition() == "converging" }, "the job that reads has seen rows of the load")
+	if got := r.record(t, "consistent_from IS NULL AND state <> 'streaming'"); got != "t" {
+		t.Error("the target is said to be consistent before all rows are in the topics")
+	}
+	r.Kill(t)
+	behind := written("")
+	options.Extra += "snapshot: {mode: incremental}\n"
+	r.in = blackbox.NewJob(t, options)
+	r.in.Start(t, "--bootstrap")
+	rig.Eventually(t, 2*patience, func() bool { return jobState(t, r.in) == "streaming" }, "the load is complete")
+	r.source.SQL(t, strings.Repeat("UPDATE thing SET n = n + 1 WHERE id BETWEEN 1 AND 10; COMMIT; ", 10))
+	stop()
+	written(r.position(t))
+	topicsShrink(t, r.kafka, r.prefix, behind, "thing")
+	r.Start(t, "--bootstrap")
+	r.arrives(t)
+	if got := r.record(t, fmt.Sprintf("consistent_from >= '%s'", consistentFrom(t, r.in))); got != "t" {
+		t.Error("the far end says that it was consistent before the topics were")
+	}
 	r.finish(t)
 }

@@ -127,3 +127,32 @@ func TestUnbottleInterruptedLoad(t *testing.T) {
 	r.arrives(t)
 	r.finish(t)
 }
+
+// TestStandbyThroughKafka: the job that writes the topics loads them from a standby of its source, beside the stream
+// and over a kill. There a chunk comes once the stream has passed all that it may show.
+func TestStandbyThroughKafka(t *testing.T) {
+	t.Parallel()
+	rows := 400
+	primary, standby := rig.Pair(t, rig.Newest)
+	r := roundWith(t, primary, fmt.Sprintf(besideSchema, rows), ", partitions: 2", func(in *blackbox.Options, p *pair) {
+		in.SourceURL = rig.URLs(p.source.Name, "standby", primary, standby)
+		in.Extra += fmt.Sprintf("snapshot: {mode: incremental, rate: %d}\n", rows*1000)
+	})
+	standby.AwaitReplay(t, primary)
+	stop := clients(t, r.pair, func(rng *rand.Rand) string { return besideChanges(rng, rows) })
+	r.in.Start(t, "--bootstrap")
+	r.Start(t, "--bootstrap")
+	rig.Eventually(t, patience, func() bool { return r.condition() == "converging" }, "the job that reads has seen rows of the load")
+	if jobState(t, r.in) == "streaming" {
+		t.Error("the load was over too soon")
+	}
+	r.in.Kill(t)
+	r.in.Start(t, "--bootstrap")
+	rig.Eventually(t, 2*patience, func() bool { return jobState(t, r.in) == "streaming" }, "the load is complete")
+	stop()
+	r.arrives(t)
+	if n := standby.Query(t, "postgres", "SELECT count(*) FROM pg_replication_slots"); n != "1" {
+		t.Errorf("%s slots on the standby", n)
+	}
+	r.finish(t)
+}

@@ -41,13 +41,13 @@ type DB struct {
 	Name   string
 }
 
-// NewDB creates an empty database for the test. At the test's end it is
-// dropped, with the sessions, slots and subscriptions that are still there.
-func (p *Postgres) NewDB(t testing.TB) *DB {
+// NewDB creates an empty database for the test, with more options of CREATE DATABASE if there are any.
+// At the test's end it is dropped, with the sessions, slots and subscriptions that are still there.
+func (p *Postgres) NewDB(t testing.TB, options ...string) *DB {
 	t.Helper()
 	d := &DB{Server: p, Name: dbName(t)}
 	// template0 has nobody connected to it, ever.
-	p.SQL(t, "postgres", "CREATE DATABASE "+d.Name+" TEMPLATE template0")
+	p.SQL(t, "postgres", "CREATE DATABASE "+d.Name+" TEMPLATE template0 "+strings.Join(options, " "))
 	t.Cleanup(func() {
 		if p.Running() {
 			d.drop(t)

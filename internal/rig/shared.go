@@ -67,10 +67,15 @@ func closeShared() error {
 func Shared(t testing.TB, major int, settings ...string) *Postgres {
 	t.Helper()
 	need(t, major)
-	e := sharedEntry(t, fmt.Sprint(major, " ", strings.Join(settings, "\n")))
+	return sharedWith(t, fmt.Sprint(major, " ", strings.Join(settings, "\n")), pgserver.Options{Major: major, Settings: settings, Name: "-shared"})
+}
+
+func sharedWith(t testing.TB, key string, o pgserver.Options) *Postgres {
+	t.Helper()
+	e := sharedEntry(t, key)
 	e.once.Do(func() {
 		var s *pgserver.Server
-		s, e.err = pgserver.Start(context.Background(), pgserver.Options{Major: major, Settings: settings, Name: "-shared"})
+		s, e.err = pgserver.Start(context.Background(), o)
 		if e.err == nil {
 			e.pg = &Postgres{Server: s, shared: true}
 		}
@@ -79,6 +84,16 @@ func Shared(t testing.TB, major int, settings ...string) *Postgres {
 		t.Fatal(e.err)
 	}
 	return e.pg
+}
+
+// SharedICU is Shared for a server that has ICU. Without one, which not every machine can
+// have, the test is skipped.
+func SharedICU(t testing.TB) *Postgres {
+	t.Helper()
+	if !pgserver.HaveICU() {
+		t.Skipf("no PostgreSQL %d with ICU in %s: run `make rig`", pgserver.ICUMajor, pgserver.ICUDir())
+	}
+	return sharedWith(t, "icu", pgserver.Options{Major: pgserver.ICUMajor, ICU: true, Name: "-icu-shared"})
 }
 
 func sharedEntry(t testing.TB, key string) *entry {

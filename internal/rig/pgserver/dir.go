@@ -38,6 +38,18 @@ func BinDir(major int) string {
 	return fetched
 }
 
+// ICUMajor is the version of which there may be a second build, which knows the collations of
+// ICU, as those of distributions do. It consists of the server alone; clients are the other one's.
+const ICUMajor = 18
+
+// ICUDir is where that build is.
+func ICUDir() string { return filepath.Join(Dir(), "pg", strconv.Itoa(ICUMajor)+"-icu") }
+
+// HaveICU tells whether it can be started.
+func HaveICU() bool {
+	return Have(ICUMajor) && executable(filepath.Join(ICUDir(), "bin", "postgres")) && executable(filepath.Join(ICUDir(), "bin", "initdb"))
+}
+
 // Have tells whether servers of the major version can be started.
 func Have(major int) bool {
 	return executable(filepath.Join(BinDir(major), "postgres")) && executable(filepath.Join(BinDir(major), "initdb"))

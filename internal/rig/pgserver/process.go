@@ -22,9 +22,8 @@ func (s *Server) launch(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	bin := BinDir(s.major)
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", s.DataDir())
-	cmd.Env = serverEnv(bin)
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.DataDir())
+	cmd.Env = serverEnv(s.bin)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -22,6 +22,8 @@ const superuser = "postgres"
 // Options say what server to start.
 type Options struct {
 	Major int
+	// ICU asks for the build of ICUMajor that has ICU.
+	ICU bool
 	// Settings are lines for postgresql.conf, "name=value" with a bare value;
 	// they come after the rig's own and win.
 	Settings []string
@@ -36,6 +38,7 @@ type Options struct {
 // goroutines, but only one of them at a time should start and stop it.
 type Server struct {
 	major    int
+	bin      string // its own programs; those of clients are in BinDir
 	port     int
 	acc      *account
 	home     *home
@@ -68,7 +71,7 @@ var defaults = []string{
 // Start makes a fresh cluster and starts a server on it. It returns once the
 // server takes connections.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
-	if !Have(o.Major) {
+	if !Have(o.Major) || o.ICU && (o.Major != ICUMajor || !HaveICU()) {
 		return nil, fmt.Errorf("no PostgreSQL %d in %s: run `make rig`", o.Major, BinDir(o.Major))
 	}
 	acc, err := findAccount()
@@ -81,7 +84,10 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := sweepOnce(); err != nil {
 		return nil, fmt.Errorf("remove what a dead process left: %w", err)
 	}
-	s := &Server{major: o.Major, acc: acc}
+	s := &Server{major: o.Major, bin: BinDir(o.Major), acc: acc}
+	if o.ICU {
+		s.bin = filepath.Join(ICUDir(), "bin")
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -126,7 +132,7 @@ func (s *Server) populate(o Options) error {
 		}
 		return s.Configure(o.Settings...)
 	}
-	if err := cloneCluster(s.acc, o.Major, s.DataDir()); err != nil {
+	if err := cloneCluster(s.acc, s.bin, s.DataDir()); err != nil {
 		return err
 	}
 	settings := slices.Clone(defaults)
@@ -188,6 +194,9 @@ func appendFile(path, text string) (err error) {
 
 // Major is the major version.
 func (s *Server) Major() int { return s.major }
+
+// ICU tells whether the server is the build with ICU.
+func (s *Server) ICU() bool { return s.bin != BinDir(s.major) }
 
 // Port is the TCP port on 127.0.0.1. It stays the same over restarts.
 func (s *Server) Port() int { return s.port }

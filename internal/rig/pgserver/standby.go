@@ -25,7 +25,7 @@ func (s *Server) StandbySlot() string {
 
 // Promote makes a standby a primary and waits until it takes writes.
 func (s *Server) Promote(ctx context.Context) error {
-	if err := s.acc.run(BinDir(s.major), "pg_ctl", "-D", s.DataDir(), "-s", "-w", "promote"); err != nil {
+	if err := s.acc.run(s.bin, "pg_ctl", "-D", s.DataDir(), "-s", "-w", "promote"); err != nil {
 		return err
 	}
 	return ctx.Err()

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 )
 
@@ -21,8 +20,8 @@ var initdbArgs = []string{"-U", superuser, "-A", "trust", "-E", "UTF8", "--local
 
 // cloneCluster puts a fresh cluster at dir: a copy of one that initdb made once
 // for this version, with a system identifier of its own.
-func cloneCluster(acc *account, major int, dir string) error {
-	tmpl, err := template(acc, major)
+func cloneCluster(acc *account, bin, dir string) error {
+	tmpl, err := template(acc, bin)
 	if err != nil {
 		return err
 	}
@@ -33,15 +32,14 @@ func cloneCluster(acc *account, major int, dir string) error {
 	return newIdentity(dir)
 }
 
-// template gives the template cluster of a version and makes it if needed.
-func template(acc *account, major int) (string, error) {
-	bin := BinDir(major)
+// template gives the template cluster of the server with these programs and makes it if needed.
+func template(acc *account, bin string) (string, error) {
 	version, err := exec.Command(filepath.Join(bin, "postgres"), "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("postgres --version: %w", err)
 	}
 	sum := sha256.Sum256([]byte(string(version) + strings.Join(initdbArgs, " ")))
-	name := strconv.Itoa(major) + "-" + hex.EncodeToString(sum[:4])
+	name := filepath.Base(filepath.Dir(bin)) + "-" + hex.EncodeToString(sum[:4])
 	dir := filepath.Join(Dir(), "template", name)
 	l, err := lock("template-" + name)
 	if err != nil {

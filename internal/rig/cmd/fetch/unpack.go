@@ -32,13 +32,19 @@ func unpackWheel(wheel, dest string) (err error) {
 		if err != nil {
 			return errors.Join(err, r.Close())
 		}
-		return errors.Join(untar(tar.NewReader(gz), dest), r.Close())
+		return errors.Join(untar(tar.NewReader(gz), dest, below), r.Close())
 	}
 	return errors.New("no .tar.gz in it")
 }
 
-// untar leaves out the first directory of each name, which names the version.
-func untar(t *tar.Reader, dest string) error {
+// below is a name without its first directory, which names the version.
+func below(name string) string {
+	_, rest, _ := strings.Cut(name, "/")
+	return rest
+}
+
+// untar puts what is in an archive at dest, under other names; nothing where the name is empty.
+func untar(t *tar.Reader, dest string, rename func(string) string) error {
 	for {
 		h, err := t.Next()
 		if err == io.EOF {
@@ -47,20 +53,20 @@ func untar(t *tar.Reader, dest string) error {
 		if err != nil {
 			return err
 		}
-		_, name, ok := strings.Cut(strings.TrimPrefix(path.Clean(h.Name), "/"), "/")
-		if !ok {
+		name := rename(strings.TrimPrefix(path.Clean(h.Name), "/"))
+		if name == "" {
 			continue
 		}
 		if !filepath.IsLocal(name) {
 			return fmt.Errorf("%q points outside the archive", h.Name)
 		}
-		if err := unpackEntry(t, h, dest, name); err != nil {
+		if err := unpackEntry(t, h, dest, name, rename); err != nil {
 			return err
 		}
 	}
 }
 
-func unpackEntry(t *tar.Reader, h *tar.Header, dest, name string) error {
+func unpackEntry(t *tar.Reader, h *tar.Header, dest, name string, rename func(string) string) error {
 	at := filepath.Join(dest, name)
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err
@@ -74,7 +80,7 @@ func unpackEntry(t *tar.Reader, h *tar.Header, dest, name string) error {
 		}
 		return os.Symlink(h.Linkname, at)
 	case tar.TypeLink:
-		_, to, _ := strings.Cut(path.Clean(h.Linkname), "/")
+		to := rename(path.Clean(h.Linkname))
 		if !filepath.IsLocal(to) {
 			return fmt.Errorf("%q links to %q, outside the archive", h.Name, h.Linkname)
 		}
