@@ -173,7 +173,11 @@ func roundInto(t *testing.T, source *rig.Postgres, schema, load, extra string) *
 func roundWith(t *testing.T, source *rig.Postgres, schema, extra string, options func(in *blackbox.Options, p *pair)) *round {
 	t.Helper()
 	r := &round{kafka: rig.SharedKafka(t)}
-	r.pair = newPair(t, plan{source: source, schema: schema, options: func(o *blackbox.Options, p *pair) {
+	var target *rig.Postgres
+	if source.ICU() { // so that both sides know the collations
+		target = source
+	}
+	r.pair = newPair(t, plan{source: source, target: target, schema: schema, options: func(o *blackbox.Options, p *pair) {
 		r.prefix = "r" + strings.ReplaceAll(p.target.Name, "_", "-")
 		in := blackbox.Options{Name: o.Name, Source: p.source, Tables: o.Tables, Extra: fast,
 			Kafka: fmt.Sprintf("{brokers: [%q], prefix: %s%s}", r.kafka.Brokers()[0], r.prefix, extra)}
