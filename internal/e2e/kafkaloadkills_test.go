@@ -67,9 +67,10 @@ func killRound(t *testing.T, mode string, major, kills int, size sizes) {
 			s := statusOf(t, r.in)
 			streaming = s.State == "streaming"
 			// Beside the stream rows arrive that are new, and say nothing of the load.
-			beside, n := mode == "incremental" || r.beside(), 0
-			if n = arrived(); beside {
-				n = s.rows()
+			beside := mode == "incremental" || r.beside()
+			n := s.rows()
+			if !beside {
+				n = arrived()
 			}
 			more := n > before[beside]
 			before[beside] = max(before[beside], n)
