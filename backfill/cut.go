@@ -98,7 +98,7 @@ func (s *Source) share() *pending {
 	var of *load
 	at, most := 0, 0
 	for _, l := range s.order {
-		if l.emptying || l.active() >= mostActive {
+		if l.emptying || l.activeRanges() >= mostActive {
 			continue
 		}
 		for i := range l.segments {

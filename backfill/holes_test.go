@@ -2,6 +2,8 @@ package backfill
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/millrace/millrace/internal/rig"
 )
@@ -27,4 +29,29 @@ func TestManyHoles(t *testing.T) {
 	b.run(t)
 	b.loaded(t)
 	b.same(t, "a")
+}
+
+// TestHolesLeaveTurns: where there are always rows to be read on their own, one range is still begun in a while,
+// by one reader alone as well.
+func TestHolesLeaveTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newFiltered(t, "")
+		for n := range int64(100) {
+			l.holes[string(key(t, l, n))] = &hole{state: unread}
+		}
+		for turn := range 3 {
+			began, ranges := time.Now(), 0
+			for time.Since(began) < holesFirst {
+				p := s.nextLocked()
+				if p.key == nil {
+					ranges++
+				}
+				<-time.After(20 * time.Millisecond) // a hole is read, and another one comes
+				s.giveUp(p)
+			}
+			if ranges != 1 {
+				t.Errorf("%d ranges and other holes in turn %d", ranges, turn)
+			}
+		}
+	})
 }

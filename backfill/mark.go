@@ -315,8 +315,10 @@ func (l *load) shows() (at millrace.LSN) {
 }
 
 // active counts the ranges and holes that the mark remembers a snapshot of.
-func (l *load) active() int {
-	n := len(l.holes)
+func (l *load) active() int { return len(l.holes) + l.activeRanges() }
+
+// activeRanges counts the ranges alone. Holes have bounds of their own: those that wait hold up the stream.
+func (l *load) activeRanges() (n int) {
 	for i := range l.segments {
 		if l.segments[i].state == read {
 			n++

@@ -82,8 +82,9 @@ type Source struct {
 	idle      chan struct{} // closed and made anew to wake those who read chunks
 
 	// Of the goroutine that calls Next:
-	open   bool  // between the parts of a transaction
-	turn   int64 // bytes of the stream since the last chunk
+	open   bool      // between the parts of a transaction
+	ranged time.Time // when the reading of a range was begun last
+	turn   int64     // bytes of the stream since the last chunk
 	parent context.Context
 	waking context.Context
 

@@ -127,6 +127,24 @@ func (s *Source) nextLocked() *pending {
 	if s.paused || s.err != nil {
 		return nil
 	}
+	if time.Since(s.ranged) < holesFirst {
+		if p := s.nextHole(); p != nil {
+			return p
+		}
+	}
+	if p := s.nextRange(); p != nil {
+		s.ranged = time.Now()
+		return p
+	}
+	return s.nextHole()
+}
+
+// holesFirst is for how long holes come before ranges, since the stream may have to wait for
+// holes. After that it is a range's turn: rows that move as fast as they can be read on their own would
+// keep the load from going on.
+const holesFirst = 2 * wanted
+
+func (s *Source) nextHole() *pending {
 	for _, l := range s.order {
 		if l.emptying {
 			continue
@@ -138,8 +156,12 @@ func (s *Source) nextLocked() *pending {
 			}
 		}
 	}
+	return nil
+}
+
+func (s *Source) nextRange() *pending {
 	for _, l := range s.order {
-		if l.emptying || l.active() >= mostActive {
+		if l.emptying || l.activeRanges() >= mostActive {
 			continue
 		}
 		for i := range l.segments {

@@ -61,21 +61,24 @@ func addKeys(ctx context.Context, conn *pgx.Conn, v *krecord.TableVersion, repli
 		if c.Kind != "foreign_key" {
 			continue
 		}
-		var there bool
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint
-			WHERE contype = 'f' AND conrelid = pg_catalog.to_regclass($1) AND conname = $2)`, v.Name().SQL(), c.Name).Scan(&there)
+		var there, valid bool
+		err := conn.QueryRow(ctx, `SELECT pg_catalog.count(*) > 0, COALESCE(pg_catalog.bool_and(convalidated), false) FROM pg_catalog.pg_constraint
+			WHERE contype = 'f' AND conrelid = pg_catalog.to_regclass($1) AND conname = $2`, v.Name().SQL(), c.Name).Scan(&there, &valid)
 		if err != nil {
 			return session.Wrap("read foreign keys", millrace.PeerDestination, err)
 		}
-		if there {
+		if valid {
 			continue
 		}
 		def, why := keyDefinition(c.Definition, replica)
-		if why == "" {
+		if why == "" && !there {
 			why, err = addKey(ctx, conn, v, c.Name, def)
-			if err != nil {
-				return err
-			}
+		}
+		if err == nil && why == "" { // one that was added by a run which has ended before as well
+			err = validateKey(ctx, conn, v, c.Name)
+		}
+		if err != nil {
+			return err
 		}
 		if why != "" {
 			log.Warn("a foreign key is left out", "table", v.Name(), "constraint", c.Name, "cause", why)
@@ -111,8 +114,11 @@ func addKey(ctx context.Context, conn *pgx.Conn, v *krecord.TableVersion, name, 
 	case "42P01", "3F000", "42830", "42703":
 		return "the table that it refers to is not at the destination, or has no such key", nil
 	}
-	if err == nil {
-		_, err = conn.Exec(ctx, fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", table, constraint))
-	}
 	return "", session.Wrap(fmt.Sprintf("add foreign key %s of table %s", constraint, v.Name()), millrace.PeerDestination, err)
+}
+
+func validateKey(ctx context.Context, conn *pgx.Conn, v *krecord.TableVersion, name string) error {
+	constraint := millrace.QuoteIdent(name)
+	_, err := conn.Exec(ctx, fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s", v.Name().SQL(), constraint))
+	return session.Wrap(fmt.Sprintf("validate foreign key %s of table %s", constraint, v.Name()), millrace.PeerDestination, err)
 }

@@ -171,6 +171,7 @@ type Unbottled struct {
 	loads func() bool // the first load is not complete
 	conn  *pgx.Conn
 	known map[uint32]record.Table // the job's set, by OID at the source
+	owed  map[uint32]bool         // tables whose foreign keys a former run has not made
 }
 
 // NewUnbottled makes one. It connects when it is first needed.
@@ -210,6 +211,9 @@ func (u *Unbottled) described(ctx context.Context, v *krecord.TableVersion) erro
 	t, ok := u.known[v.OID]
 	switch {
 	case ok && t.Name == v.Name():
+		if u.owed[v.OID] {
+			return u.makeKeys(ctx, v)
+		}
 		return nil
 	case ok:
 		return u.renamed(ctx, &t, v)
@@ -237,7 +241,12 @@ func (u *Unbottled) connect(ctx context.Context) (err error) {
 	for i := range tables {
 		u.known[tables[i].OID] = tables[i]
 	}
-	return nil
+	owed, err := record.KeysOwed(ctx, u.conn, u.opt.Job)
+	u.owed = map[uint32]bool{}
+	for _, oid := range owed {
+		u.owed[oid] = true
+	}
+	return err
 }
 
 // renamed follows a table that has another name at the source, once the destination's
@@ -324,23 +333,38 @@ func (u *Unbottled) join(ctx context.Context, v *krecord.TableVersion) error {
 	if err := record.AddTable(ctx, tx, u.opt.Job, record.Table{OID: v.OID, Name: v.Name(), Copied: !loads}); err != nil {
 		return err
 	}
-	if loads {
-		if err := record.BeginLoad(ctx, tx, u.opt.Job, v.OID, ""); err != nil {
-			return err
-		}
+	keys := !loads && u.opt.SchemaMode == SchemaCreate && t == nil && !u.opt.ByKey
+	switch {
+	case loads:
+		err = record.BeginLoad(ctx, tx, u.opt.Job, v.OID, "")
+	case keys:
+		err = record.OweKeys(ctx, tx, u.opt.Job, v.OID)
+	}
+	if err != nil {
+		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return err
 	}
 	u.known[v.OID] = record.Table{OID: v.OID, Name: v.Name()}
-	if !loads && u.opt.SchemaMode == SchemaCreate && t == nil && !u.opt.ByKey {
-		replica, err := snapshot.ReplicaAllowed(ctx, u.conn)
-		if err != nil {
-			return err
-		}
-		return addKeys(ctx, u.conn, v, replica, u.opt.Log)
+	if keys {
+		return u.makeKeys(ctx, v)
 	}
 	return nil
+}
+
+// makeKeys makes the foreign keys of a table that has joined. A run that ends before leaves that to
+// the next one.
+func (u *Unbottled) makeKeys(ctx context.Context, v *krecord.TableVersion) error {
+	replica, err := snapshot.ReplicaAllowed(ctx, u.conn)
+	if err != nil {
+		return err
+	}
+	if err := addKeys(ctx, u.conn, v, replica, u.opt.Log); err != nil {
+		return err
+	}
+	delete(u.owed, v.OID)
+	return record.KeysMade(ctx, u.conn, u.opt.Job, []uint32{v.OID})
 }
 
 // refuseRows: the rows that come would be added to what is there.

@@ -101,8 +101,8 @@ func killRound(t *testing.T, mode string, major, kills int, size sizes) {
 	text := fmt.Sprintf("%d kills in the load, of which %d of the job that writes, %d behind it", inLoad, writers, later)
 	t.Logf("kills: %s", text)
 	t.Attr("victims", text)
-	if full() && (inLoad < kills/2 || mode == "incremental" && counted.ranges < 2) {
-		t.Errorf("too little happened: %s; %d readers of a table at once", text, counted.ranges)
+	if full() && inLoad < kills/2 {
+		t.Errorf("the load was over too soon: %s", text)
 	}
 	rig.Eventually(t, 3*patience, func() bool { return jobState(t, r.in) == "streaming" || !r.in.Running() }, "the job that writes the topics streams")
 	stop()
@@ -145,7 +145,8 @@ func (r *round) goesOn(t *testing.T, j *blackbox.Job) {
 		if !j.Running() {
 			j.Start(t, "--bootstrap")
 		}
-		return jobState(t, j) != "bootstrapping"
+		state := jobState(t, j) // "stopped" is that of the one that was killed
+		return j.Running() && (state == "catching_up" || state == "streaming")
 	}, "the load goes on")
 }
 
