@@ -49,7 +49,7 @@ fuzz: ## Every fuzz target for FUZZTIME (default 30s)
 soak: rig ## Two minutes of kills per pair of versions, all cases in all ways, twenty kills of each kind of load
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=40m -v -run 'TestSlotLSNAdvances|TestKilled|TestFlowKilled' ./internal/connector
-	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -parallel=1 -timeout=60m -v \
+	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -parallel=1 -timeout=100m -v \
 		-run 'TestKillsOfALoad|TestKillBehindASlowTarget|TestKafkaIncrementalUnderKills|TestKafkaInterruptedLoad|TestMillionChunks|TestKeysOfAllTypes' ./internal/e2e ./backfill ./snapshot
 
 interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven, Python), a browser, promtool
