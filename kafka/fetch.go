@@ -42,7 +42,10 @@ type want struct {
 	partition int32
 	offset    int64
 	maxBytes  int32
-	epoch     int32 // of the leader that is asked; fetch sets it
+	// What the topic says when it is asked: a request may be under way while that changes.
+	name  string
+	id    [16]byte
+	epoch int32 // of the leader that is asked
 }
 
 // page is what came of one partition.
@@ -53,12 +56,18 @@ type page struct {
 	high    int64 // high watermark
 	stable  int64 // last stable offset
 	first   int64 // log start offset
+	at      time.Time
 	err     error // of this partition
 }
 
 // fetch asks one broker, which leads all the partitions, and waits at most wait
 // for something new.
 func (f *fetcher) fetch(ctx context.Context, leader int32, wants []want, maxBytes int32, wait time.Duration) ([]page, error) {
+	return f.ask(ctx, leader, f.request(wants, maxBytes, wait), wants)
+}
+
+// request makes the request of fetch.
+func (f *fetcher) request(wants []want, maxBytes int32, wait time.Duration) *kmsg.FetchRequest {
 	req := kmsg.NewPtrFetchRequest()
 	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = int32(wait.Milliseconds()), 1, maxBytes
 	req.SessionEpoch = -1 // no session: each request stands for itself
@@ -68,11 +77,11 @@ func (f *fetcher) fetch(ctx context.Context, leader int32, wants []want, maxByte
 	byTopic := map[*topic]int{}
 	for n := range wants {
 		w := &wants[n]
-		w.epoch = w.topic.epochs[w.partition]
+		w.name, w.id, w.epoch = w.topic.name, w.topic.id, w.topic.epochs[w.partition]
 		i, ok := byTopic[w.topic]
 		if !ok {
 			t := kmsg.NewFetchRequestTopic()
-			t.Topic, t.TopicID = w.topic.name, w.topic.id
+			t.Topic, t.TopicID = w.name, w.id
 			i = len(req.Topics)
 			req.Topics = append(req.Topics, t)
 			byTopic[w.topic] = i
@@ -82,6 +91,11 @@ func (f *fetcher) fetch(ctx context.Context, leader int32, wants []want, maxByte
 		p.CurrentLeaderEpoch = w.epoch
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, p)
 	}
+	return req
+}
+
+// ask sends a request, and looks at nothing that the Reader may change meanwhile.
+func (f *fetcher) ask(ctx context.Context, leader int32, req *kmsg.FetchRequest, wants []want) ([]page, error) {
 	res, err := f.cl.Broker(int(leader)).RetriableRequest(ctx, req)
 	if err != nil {
 		return nil, err
@@ -103,7 +117,7 @@ func (f *fetcher) pages(answer *kmsg.FetchResponse, wants []want) []page {
 		for j := range at.Partitions {
 			ap := &at.Partitions[j]
 			for _, w := range wants {
-				if w.partition == ap.Partition && (w.topic.name == at.Topic || w.topic.id == at.TopicID && at.Topic == "") {
+				if w.partition == ap.Partition && (w.name == at.Topic || w.id == at.TopicID && at.Topic == "") {
 					pages = append(pages, f.page(w, ap))
 				}
 			}
@@ -118,9 +132,9 @@ func (f *fetcher) page(w want, ap *kmsg.FetchResponseTopicPartition) page {
 		level = kgo.ReadCommitted()
 	}
 	fp, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{Offset: w.offset, IsolationLevel: level,
-		Topic: w.topic.name, Partition: w.partition}, ap, f.decompress, nil)
+		Topic: w.name, Partition: w.partition}, ap, f.decompress, nil)
 	return page{want: w, records: fp.Records, next: max(next, w.offset), high: fp.HighWatermark, stable: fp.LastStableOffset,
-		first: fp.LogStartOffset, err: fp.Err}
+		first: fp.LogStartOffset, at: time.Now(), err: fp.Err}
 }
 
 // leaderMoved tells whether fresh metadata can help.

@@ -73,6 +73,9 @@ type Reader struct {
 	ordered *partition // the one that has the order of transactions; nil: look it up
 	schemas string     // the schema topic
 	held    int64
+	flying  int64           // memory that pages are expected to take which are fetched ahead
+	ctx     context.Context //nolint:containedctx // of fetches ahead, which outlive a call
+	cancel  context.CancelFunc
 	at      krecord.Position // of the record that was looked at last
 	places  []cursorTopic    // of the cursor: all topics in the order of their names
 
@@ -102,7 +105,10 @@ type partition struct {
 	used    int64         // behind the last record that was given out; 0 if none was
 	queue   []*kgo.Record // fetched and not given out
 	bytes   int64
+	page    int64 // memory that the newest page has taken
+	ahead   *ahead
 	high    int64 // high watermark of the newest page
+	stable  int64 // last stable offset of the newest page
 	pages   int   // that came; a fetch may bring none, when the leader has moved
 	first   int64 // log start of the newest page
 	compact bool
@@ -151,15 +157,24 @@ func OpenReader(ctx context.Context, o ReaderOptions) (*Reader, error) {
 	r := &Reader{opt: o, log: o.Log, cl: cl, f: newFetcher(cl, true), topics: map[string]*topic{}, parts: map[slot]*partition{},
 		tables: map[string]*tableReader{}, schemas: schemaTopic(o.Endpoint.Prefix), last: number{of: -1}}
 	r.f.moved = r.adopt
+	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.open(ctx); err != nil {
-		cl.Close()
+		r.Close()
 		return nil, o.Endpoint.wrap("read Kafka", err)
 	}
 	return r, nil
 }
 
 // Close disconnects.
-func (r *Reader) Close() { r.cl.Close() }
+func (r *Reader) Close() {
+	r.cancel()
+	for _, p := range r.parts {
+		if p.ahead != nil {
+			<-p.ahead.done
+		}
+	}
+	r.cl.Close()
+}
 
 func (r *Reader) open(ctx context.Context) error {
 	prefix := r.opt.Endpoint.Prefix

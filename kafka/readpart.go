@@ -32,6 +32,9 @@ func (p *partition) pop(r *Reader) *kgo.Record {
 	n := recordMemory(rec)
 	p.bytes -= n
 	r.held -= n
+	if p.ahead == nil && p.bytes < p.page/2 {
+		r.fetchAhead(p)
+	}
 	return rec
 }
 
@@ -102,11 +105,14 @@ func (r *Reader) gone(topic, why string) error {
 // poll fetches more of the partition that is needed, and of others by the way,
 // as far as there is room for them.
 func (r *Reader) poll(ctx context.Context, needed *partition) error {
+	if needed.ahead != nil {
+		return r.landed(ctx, needed)
+	}
 	leader := needed.topic.leaders[needed.n]
 	wants := []want{{topic: needed.topic, partition: needed.n, offset: needed.next, maxBytes: fetchBytes}}
-	room := r.opt.MaxHeld - r.held
+	room := r.opt.MaxHeld - r.held - r.flying
 	for _, p := range r.parts {
-		if p == needed || p.others || p.topic.leaders[p.n] != leader || len(p.queue) > 0 || room < 2*fetchBytes {
+		if p == needed || p.others || p.topic.leaders[p.n] != leader || len(p.queue) > 0 || p.ahead != nil || room < 2*fetchBytes {
 			continue
 		}
 		wants = append(wants, want{topic: p.topic, partition: p.n, offset: p.next, maxBytes: fetchBytes})
@@ -145,15 +151,16 @@ func (r *Reader) takePage(ctx context.Context, pg *page) error {
 	if p.next != pg.offset || p.topic.epochs[p.n] != pg.epoch {
 		return nil // asked for twice, or of a leader that has another one behind it now
 	}
-	p.next, p.high, p.first = pg.next, pg.high, pg.first
+	p.next, p.high, p.stable, p.first, p.page = pg.next, pg.high, pg.stable, pg.first, 0
 	p.pages++
 	if p == r.order() && pg.next >= pg.high {
-		r.compacted.head, r.compacted.headAt = time.Now(), pg.next
+		r.compacted.head, r.compacted.headAt = pg.at, pg.next
 	}
 	for _, rec := range pg.records {
 		p.queue = append(p.queue, rec)
 		n := recordMemory(rec)
 		p.bytes += n
+		p.page += n
 		r.held += n
 	}
 	return nil
