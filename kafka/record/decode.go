@@ -80,6 +80,7 @@ type Decoder struct {
 	format Format
 	codecs []*datum.Codec
 	names  [][]byte // as JSON
+	heads  [][]byte // the same with a colon
 	key    []int
 	head   []byte // what stood before the payload in the last record of json-inline
 }
@@ -101,6 +102,7 @@ func NewDecoder(o Options, rel *millrace.Relation, key []int) (*Decoder, error) 
 			return nil, err
 		}
 		d.names = append(d.names, name)
+		d.heads = append(d.heads, append(name[:len(name):len(name)], ':'))
 		d.codecs = append(d.codecs, datum.NewCodec(TypeOf(col), col.Mod, o.style()))
 	}
 	return d, nil
@@ -138,31 +140,31 @@ func (d *Decoder) Decode(r *kgo.Record, m *Memory) (millrace.Change, Part, error
 		return millrace.Change{}, Tombstone, nil
 	}
 	c := millrace.Change{Rel: d.rel}
-	op, before, after, err := d.envelope(r, m)
+	h := specialOf(r)
+	op, before, after, err := d.envelope(r, m, h.unchanged)
 	if err != nil {
 		return c, Whole, err
 	}
-	full := string(Header(r, HeaderOldFull)) == "true"
 	switch op {
 	case 'c', 'r':
 		c.Op, c.New = millrace.Insert, after
 		if op == 'r' {
 			c.Op = millrace.Read
 		}
-		if old := Header(r, HeaderOldKey); old != nil {
+		if h.oldKey != nil {
 			c.Op = millrace.Update
-			c.Old, err = d.jsonRow(r, m, old)
+			c.Old, err = d.jsonRow(r, m, h.oldKey)
 			return c, NewHalf, err
 		}
 	case 'u':
-		c.Op, c.Old, c.OldFull, c.New = millrace.Update, before, full && before != nil, after
+		c.Op, c.Old, c.OldFull, c.New = millrace.Update, before, h.oldFull && before != nil, after
 	case 'd':
-		c.Op, c.Old, c.OldFull = millrace.Delete, before, full
-		if Header(r, HeaderNewKey) != nil {
+		c.Op, c.Old, c.OldFull = millrace.Delete, before, h.oldFull
+		if h.newKey != nil {
 			return c, OldHalf, nil
 		}
 	case 't':
-		restart := string(Header(r, HeaderTruncate)) == "restart_identity"
+		restart := string(h.truncate) == "restart_identity"
 		c = millrace.Change{Op: millrace.Truncate, Truncated: &millrace.Truncation{Rels: []*millrace.Relation{d.rel}, RestartIdentity: restart}}
 		return c, Whole, nil
 	default:
@@ -187,8 +189,8 @@ func JoinTruncate(c, more *millrace.Change) {
 	c.Truncated.Rels = append(c.Truncated.Rels, more.Truncated.Rels...)
 }
 
-// envelope takes a value apart.
-func (d *Decoder) envelope(r *kgo.Record, m *Memory) (op byte, before, after millrace.Row, err error) {
+// envelope takes a value apart; unchanged is the header of that name.
+func (d *Decoder) envelope(r *kgo.Record, m *Memory, unchanged []byte) (op byte, before, after millrace.Row, err error) {
 	raw := r.Value
 	switch d.format {
 	case Avro:
@@ -203,6 +205,16 @@ func (d *Decoder) envelope(r *kgo.Record, m *Memory) (op byte, before, after mil
 			return 0, nil, nil, d.fail(r, -1, err)
 		}
 	}
+	if unchanged == nil {
+		if op, before, after, ok := d.plain(raw, m); ok {
+			return op, before, after, nil
+		}
+	}
+	return d.members(r, m, raw, unchanged)
+}
+
+// members reads an envelope with members in any order.
+func (d *Decoder) members(r *kgo.Record, m *Memory, raw, unchanged []byte) (op byte, before, after millrace.Row, err error) {
 	o := datum.NewJSONObject(raw)
 	for o.Next() && err == nil {
 		switch string(o.Key) {
@@ -210,7 +222,7 @@ func (d *Decoder) envelope(r *kgo.Record, m *Memory) (op byte, before, after mil
 			before, err = d.jsonRow(r, m, o.Value)
 		case `"after"`:
 			after, err = d.jsonRow(r, m, o.Value)
-			if unchanged := Header(r, HeaderUnchanged); err == nil && unchanged != nil {
+			if err == nil && unchanged != nil {
 				err = d.mark(r, after, unchanged)
 			}
 		case `"op"`:
