@@ -254,17 +254,26 @@ func millraceLoad(streams int) loader {
 	if streams > 1 {
 		label = fmt.Sprintf("%s, %d streams", nameMillrace, streams)
 	}
+	return millraceLoadBy("", label, "consistent", streams)
+}
+
+// millraceLoadBy is millraceLoad in the given mode, with a binary of its own or, empty, the stage's.
+func millraceLoadBy(binary, label, mode string, streams int) loader {
 	var running *client
 	var watch *memoryWatch
 	var loaded bool
 	return loader{label: label,
 		load: func(ctx context.Context, s *stage, m *sample) error {
-			config, err := s.configure(runDB, "consistent", streams)
+			config, err := s.configure(runDB, mode, streams)
 			if err != nil {
 				return err
 			}
+			program := binary
+			if program == "" {
+				program = s.millrace
+			}
 			// It outlives this context, by its statistics.
-			if running, err = startClient(context.WithoutCancel(ctx), s.millrace, "bootstrap", "-q", "-c", config); err != nil {
+			if running, err = startClient(context.WithoutCancel(ctx), program, "bootstrap", "-q", "-c", config); err != nil {
 				return err
 			}
 			loaded = false

@@ -5,6 +5,7 @@
 //	go run ./bench -mode full -write        what docs/benchmarks.md shows
 //	go run ./bench -only small,latency      some of it
 //	go run ./bench -only connector          the connector beside Debezium's embedded engine (Java, Maven)
+//	go run ./bench -only readers            loads by 1, 2 and 4 readers, in chunks and under one snapshot: three minutes
 //	go run ./bench -mode full -scale 0.7 -readers some -within 19m -accept
 //	                                        the most important of it, and limits from it
 //	go run ./bench -mode kafka -write       beside Debezium on Kafka Connect, into one broker

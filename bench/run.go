@@ -30,7 +30,7 @@ func setNames() []string {
 	for _, w := range kafkaSets {
 		names = append(names, w.name)
 	}
-	return append(names, "latency", "load", "wait", "watch", "memory", "connector")
+	return append(names, "latency", "load", "readers", "wait", "watch", "memory", "connector")
 }
 
 func run(ctx context.Context, o options) error {
@@ -115,7 +115,7 @@ func (b *bench) parts() []part {
 			all = append(all, part{"load", true, b.load})
 		}
 	}
-	return append(all, part{"wait", b.full, b.waiting}, part{"watch", b.full, b.watching}, part{"memory", b.full, b.memory}, part{"connector", false, b.connector})
+	return append(all, part{"wait", b.full, b.waiting}, part{"watch", b.full, b.watching}, part{"readers", false, b.loadReaders}, part{"memory", b.full, b.memory}, part{"connector", false, b.connector})
 }
 
 // measure takes the parts one by one; with -write the file is saved after each,
