@@ -55,3 +55,28 @@ func TestHolesLeaveTurns(t *testing.T) {
 		}
 	})
 }
+
+// TestChunksTakeTheTimeTheyShould: chunks grow and shrink with the time that they take, and not beyond what fits
+// into one; of wide rows they hold as many as do.
+func TestChunksTakeTheTimeTheyShould(t *testing.T) {
+	s, l := newFiltered(t, "")
+	for _, c := range []struct {
+		size, read int // rows that were asked for, and that came
+		took       time.Duration
+		want       int
+	}{
+		{1000, 1000, wanted / 4, 2000},
+		{1000, 1000, wanted, 1000},
+		{1000, 1000, 3 * wanted, 500},
+		{leastRows, leastRows, 100 * wanted, leastRows},
+		{mostRows, mostRows, 0, mostRows},
+		{1000, 80, wanted / 4, 90}, // the bytes were the limit
+		{1000, 80, 3 * wanted, 90},
+	} {
+		l.size = c.size
+		s.adapt(l, c.read, c.size, c.took)
+		if l.size != c.want {
+			t.Errorf("%d of %d rows within %v: the next chunk has %d, want %d", c.read, c.size, c.took, l.size, c.want)
+		}
+	}
+}

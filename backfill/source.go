@@ -24,6 +24,9 @@ type Stream interface {
 	Queued() bool
 	RequestPosition()
 	UseText()
+	// LeftAt tells where the source's history left the timeline of the checkpoint that
+	// Start was given, 0 if it did not.
+	LeftAt() millrace.LSN
 }
 
 // Options say how tables are loaded beside the stream.
@@ -166,22 +169,20 @@ func (s *Source) takeUp(ctx context.Context, from millrace.Checkpoint) error {
 			return err
 		}
 	}
-	return s.checkTimeline(server, from)
+	return s.checkTimeline(from)
 }
 
-// checkTimeline refuses to go on at a promoted standby if rows were loaded that may
-// show more than it has. What the stream has passed is compared elsewhere.
-//
-// A standby tells the timeline of its last restart point in SQL, which can be an
-// older one than that of the stream.
-func (s *Source) checkTimeline(server *catalog.Server, from millrace.Checkpoint) error {
-	if from.Timeline == 0 || server.Timeline == from.Timeline || server.InRecovery && server.Timeline < from.Timeline {
+// checkTimeline refuses to go on at a promoted standby if rows were loaded that may show
+// transactions which its history does not have: no stream would ever take them back.
+func (s *Source) checkTimeline(from millrace.Checkpoint) error {
+	left := s.opt.Stream.LeftAt()
+	if left == 0 {
 		return nil
 	}
 	for _, l := range s.order {
-		if at := l.shows(); at > from.Acked {
+		if at := l.shows(); at > left {
 			return &millrace.Error{Kind: millrace.KindResync, Op: "start", Peer: millrace.PeerSource, Table: l.name,
-				Err:  fmt.Errorf("the source has left timeline %d, and rows were loaded that may show what came behind %v, up to %v", from.Timeline, from.Acked, at),
+				Err:  fmt.Errorf("the source left timeline %d at %v, and rows were loaded that may show what came after that, up to %v", from.Timeline, left, at),
 				Hint: "start over with `millrace bootstrap --restart-snapshot --yes`"}
 		}
 	}

@@ -109,6 +109,23 @@ func TestUnknownOutcomeOfALoad(t *testing.T) {
 	}
 }
 
+// A load that holds its snapshot for too long goes on beside the stream, also if no table is complete.
+func TestTimeoutOfALoadIntoKafka(t *testing.T) {
+	t.Parallel()
+	b, o := kafkaBed(t, "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) i")
+	o.Rate, o.Timeout = 1<<20, 1500*time.Millisecond
+	if err := RunKafka(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	s := kafkaState(t, o.Sink.Endpoint)
+	if s.Job == nil || s.Job.ConsistentFrom != 0 || len(s.Checkpoint.Tables) != 1 {
+		t.Errorf("the record is %+v, with marks %v", s.Job, s.Checkpoint.Tables)
+	}
+	if got := b.slot(t, "count(*)"); got != "1" {
+		t.Error("the slot is gone")
+	}
+}
+
 // What has ended a load stands in the record, with its cure.
 func TestRecordTellsWhyALoadIntoKafkaEnded(t *testing.T) {
 	t.Parallel()

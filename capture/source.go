@@ -84,6 +84,7 @@ type Source struct {
 	whole  atomic.Bool // the spool has failed: transactions come once they are committed
 	acked  atomic.Uint64
 	starts atomic.Int64
+	left   atomic.Uint64 // see LeftAt
 
 	twoPhase bool // found by the start that goes on
 	cuts     cuts
@@ -168,6 +169,10 @@ func (s *Source) Queued() bool {
 // Finishing tells whether the stream waits for the rest of a transaction that is
 // applied ahead, whose commit has come.
 func (s *Source) Finishing() bool { return s.finishing.Load() }
+
+// LeftAt tells where the source's history left the timeline of the checkpoint that Start was
+// given, 0 if it did not.
+func (s *Source) LeftAt() millrace.LSN { return millrace.LSN(s.left.Load()) }
 
 // Timeline is the one that the stream comes from, 0 before Start.
 func (s *Source) Timeline() int32 {

@@ -81,8 +81,10 @@ func (s *Source) openStream(ctx context.Context, from millrace.Checkpoint) (*rep
 	}
 	c := replication.New(pg)
 	sys, err := c.IdentifySystem(ctx)
+	var left millrace.LSN
 	if err == nil {
-		err = checkSystem(ctx, c, sys, from)
+		left, err = checkSystem(ctx, c, sys, from)
+		s.left.Store(uint64(left))
 	}
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
@@ -120,40 +122,47 @@ func resync(format string, args ...any) error {
 }
 
 // checkSystem holds the server against the history that the checkpoint belongs
-// to: the same system, and on a timeline that contains the checkpoint.
-func checkSystem(ctx context.Context, c *replication.Conn, sys replication.System, from millrace.Checkpoint) error {
+// to: the same system, and on a timeline that contains the checkpoint. If that is another
+// one, it tells where the checkpoint's was left.
+func checkSystem(ctx context.Context, c *replication.Conn, sys replication.System, from millrace.Checkpoint) (left millrace.LSN, err error) {
 	if from.System != "" && from.System != sys.ID {
-		return resync("the source is system %s, but the destination holds the history of system %s", sys.ID, from.System)
+		return 0, resync("the source is system %s, but the destination holds the history of system %s", sys.ID, from.System)
 	}
 	if from.Timeline == 0 || from.Timeline == sys.Timeline {
-		return nil
+		return 0, nil
 	}
 	if from.Timeline > sys.Timeline {
-		return resync("the source is on timeline %d, but the destination holds timeline %d", sys.Timeline, from.Timeline)
+		return 0, resync("the source is on timeline %d, but the destination holds timeline %d", sys.Timeline, from.Timeline)
 	}
 	switches, err := c.TimelineHistory(ctx, sys.Timeline)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	return checkTimeline(switches, sys.Timeline, from)
 }
 
 // checkTimeline finds the checkpoint's timeline among the ancestors of the
 // server's, left at or behind what the destination holds, and so every later
-// one.
-func checkTimeline(switches []replication.Switch, timeline int32, from millrace.Checkpoint) error {
+// one. Up to left the server's history has all that they had.
+func checkTimeline(switches []replication.Switch, timeline int32, from millrace.Checkpoint) (left millrace.LSN, err error) {
 	found := false
 	for _, sw := range switches {
 		found = found || sw.Timeline == from.Timeline
-		if sw.Timeline >= from.Timeline && sw.End < from.Acked {
-			return resync("the source left timeline %d at %v, but the destination holds what came after that, up to %v",
+		if sw.Timeline < from.Timeline {
+			continue
+		}
+		if left == 0 || sw.End < left {
+			left = sw.End
+		}
+		if sw.End < from.Acked {
+			return 0, resync("the source left timeline %d at %v, but the destination holds what came after that, up to %v",
 				sw.Timeline, sw.End, from.Acked)
 		}
 	}
 	if !found {
-		return resync("timeline %d of the source does not come from timeline %d, which the destination holds", timeline, from.Timeline)
+		return 0, resync("timeline %d of the source does not come from timeline %d, which the destination holds", timeline, from.Timeline)
 	}
-	return nil
+	return left, nil
 }
 
 // checkBefore finds what no owner of the slot can cure, and tells whether the

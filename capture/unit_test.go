@@ -23,17 +23,21 @@ func TestTimelines(t *testing.T) {
 		timeline int32
 		acked    millrace.LSN
 		want     string
+		left     millrace.LSN
 	}{
-		{1, 100, ""},
-		{1, 50, ""},
-		{1, 101, "left timeline 1 at 0/64"},
-		{2, 200, ""},
-		{2, 150, ""},
-		{2, 201, "left timeline 2 at 0/C8"},
-		{4, 10, "does not come from timeline 4"},
+		{1, 100, "", 100},
+		{1, 50, "", 100},
+		{1, 101, "left timeline 1 at 0/64", 0},
+		{2, 200, "", 200},
+		{2, 150, "", 200},
+		{2, 201, "left timeline 2 at 0/C8", 0},
+		{4, 10, "does not come from timeline 4", 0},
 	} {
 		from := millrace.Checkpoint{History: millrace.History{Timeline: c.timeline}, Acked: c.acked}
-		err := checkTimeline(switches, 5, from)
+		left, err := checkTimeline(switches, 5, from)
+		if left != c.left {
+			t.Errorf("timeline %d was left at %v, want %v", c.timeline, left, c.left)
+		}
 		if c.want == "" && err != nil || c.want != "" && (millrace.KindOf(err) != millrace.KindResync || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("timeline %d up to %v: %v, want %q", c.timeline, c.acked, err, c.want)
 		}

@@ -88,6 +88,46 @@ func failOver(t *testing.T, major int) {
 	p.finish(t)
 }
 
+// TestFailoverInALoad: the primary goes in the middle of a load beside the stream, when the standby has
+// all that was loaded. The load goes on there: what is complete stays.
+func TestFailoverInALoad(t *testing.T) {
+	t.Parallel()
+	const rows = 2500
+	for _, major := range []int{17, 18} {
+		t.Run(fmt.Sprint(major), func(t *testing.T) {
+			t.Parallel()
+			primary, standby := rig.Pair(t, major)
+			p := newPair(t, plan{source: primary, schema: fmt.Sprintf(killedSchema, rows), options: func(o *blackbox.Options, p *pair) {
+				o.SourceURL = rig.URLs(p.source.Name, "read-write", primary, standby)
+				o.Extra += fmt.Sprintf("snapshot: {mode: incremental, rate: %d}\n", rows*150)
+			}})
+			primary.HoldBack(t, standby)
+			stop := churn(t, p, rows)
+			p.Start(t, "--bootstrap")
+			rig.Eventually(t, patience, func() bool { return loadedRows(p) > 300 }, "something is loaded")
+			standby.AwaitSlotCopy(t, primary, p.slotName())
+			if p.record(t, "consistent_from IS NULL") != "t" {
+				t.Error("the load was over too soon")
+			}
+			p.Kill(t) // so that what it has loaded is ahead of what it holds, if it ever is
+			gone(t, p.Job, p.source)
+			stop()
+			standby.AwaitReplay(t, primary)
+			primary.Stop(t)
+			standby.Promote(t)
+			p.goesTo(standby)
+			stop = churn(t, p, rows)
+			p.Start(t, "--bootstrap")
+			rig.Eventually(t, 2*patience, func() bool { return p.record(t, "state") == "streaming" || !p.Running() }, "the load is complete")
+			stop()
+			if got := p.record(t, "timeline"); got != "2" {
+				t.Errorf("the record is on timeline %s, want 2", got)
+			}
+			p.finish(t)
+		})
+	}
+}
+
 // TestFailoverBehind: the standby that is promoted lacks what was delivered.
 func TestFailoverBehind(t *testing.T) {
 	t.Parallel()
