@@ -192,6 +192,7 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 		return err
 	}
 	if err := p.first(); err != nil {
+		giveUp(ctx, cl, err)
 		return w.explain(err)
 	}
 	end, cancel := context.WithTimeout(ctx, transactionTimeout)
@@ -206,6 +207,19 @@ func (w *writer) commit(ctx context.Context, b *batch) error {
 	}
 	return nil
 }
+
+// giveUp ends the transaction of a job that stops for good: nobody comes next who would, and
+// readers would have to wait until it times out.
+func giveUp(ctx context.Context, cl *kgo.Client, err error) {
+	if millrace.KindOf(err) != millrace.KindResync {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, giveUpWithin)
+	defer cancel()
+	_ = cl.EndTransaction(ctx, kgo.TryAbort) // it times out otherwise
+}
+
+const giveUpWithin = 5 * time.Second
 
 // after gives the checkpoint behind the batch.
 func (w *writer) after(b *batch) millrace.Checkpoint {
