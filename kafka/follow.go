@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
-	krecord "github.com/millrace/millrace/kafka/record"
 	"github.com/millrace/millrace/record"
 )
 
@@ -248,76 +246,4 @@ func (f *follower) close() {
 	f.stop()
 	<-f.done
 	f.cl.Close()
-}
-
-// Versions gives the newest description of each selected table that was read so far.
-func (r *Reader) Versions() []*krecord.TableVersion {
-	newest := map[string]*krecord.TableVersion{}
-	for topic, t := range r.tables {
-		newest[topic] = t.version
-	}
-	if r.stream != nil { // whose parts name those that they need
-		for _, rec := range r.stream.versions {
-			v, err := krecord.ParseTableVersion(rec.Value)
-			if err == nil && (newest[v.Topic] == nil || newest[v.Topic].Version < v.Version) {
-				newest[v.Topic] = v
-			}
-		}
-	}
-	var all []*krecord.TableVersion
-	for _, v := range newest {
-		if r.opt.Match == nil || r.opt.Match(v.Name()) {
-			all = append(all, v)
-		}
-	}
-	return all
-}
-
-// Described gives the newest description of each table that the prefix holds now, in
-// the order of their names.
-func (e *Endpoint) Described(ctx context.Context) ([]*krecord.TableVersion, error) {
-	cl, err := e.client()
-	if err != nil {
-		return nil, err
-	}
-	defer cl.Close()
-	name := schemaTopic(e.Prefix)
-	found, err := topics(ctx, cl, name)
-	if err != nil || found[name] == nil {
-		return nil, e.wrap("read Kafka", err)
-	}
-	t := found[name]
-	first, err := offsets(ctx, cl, -2, t)
-	if err != nil {
-		return nil, e.wrap("read Kafka", err)
-	}
-	newest := map[string]*krecord.TableVersion{}
-	_, err = newFetcher(cl, true).readAll(ctx, t, first[t][0], func(p page) int64 { return p.stable }, func(rec *kgo.Record) error {
-		if rec.Value == nil {
-			return nil
-		}
-		v, err := krecord.ParseTableVersion(rec.Value)
-		if err == nil {
-			newest[v.Topic] = v
-		}
-		return err
-	})
-	if err != nil {
-		return nil, e.wrap("read Kafka", err)
-	}
-	return slices.SortedFunc(maps.Values(newest), func(a, b *krecord.TableVersion) int {
-		return strings.Compare(a.Name().String(), b.Name().String())
-	}), nil
-}
-
-// Unreadable finds tables whose newest description says that transactions can't be
-// rebuilt from their records.
-func (e *Endpoint) Unreadable(ctx context.Context) (problems []error, err error) {
-	all, err := e.Described(ctx)
-	for _, v := range all {
-		if _, err := newTableReader(v); err != nil {
-			problems = append(problems, unreadable(e, v, err))
-		}
-	}
-	return problems, err
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -157,48 +156,5 @@ func (h *heights) take(r *kgo.Record) error {
 	}
 	return &millrace.Error{Kind: millrace.KindResync, Op: "write to Kafka", Peer: millrace.PeerDestination,
 		Err:  fmt.Errorf("%s [%d] was written up to offset %d, and goes on at offset %d: the cluster has lost what was between", r.Topic, r.Partition, was, r.Offset),
-		Hint: lostHint}
-}
-
-// counted holds the number of a transaction of the wanted history, which has come to its last record,
-// against the one before.
-func (r *Reader) counted(rec *kgo.Record) error {
-	n, err := numberOf(rec)
-	if err != nil {
-		return r.malformed(rec, errors.New("header number is malformed"))
-	}
-	was, want := r.last, int64(1)
-	if n.generation == was.generation {
-		want = was.of + 1
-	}
-	r.last = n
-	switch {
-	case n.of == 0: // of an earlier version
-		r.last.of = -1
-		return nil
-	case was.of < 0, n.of == want:
-		return nil
-	case n.of > want:
-		return r.lost(want, n)
-	}
-	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
-		Err: fmt.Errorf("transaction %d of generation %d comes again in %s, behind transaction %d: the job that writes had lost what it knew of it",
-			n.of, n.generation, rec.Topic, was.of),
-		Hint: lostHint}
-}
-
-// reaches makes sure that what was read up to the end has the transactions that the job
-// that writes has written.
-func (r *Reader) reaches(w *Written) error {
-	if r.last.of < 0 || r.last.generation != w.History.Generation || r.last.of >= w.Number {
-		return nil
-	}
-	return r.lost(r.last.of+1, number{w.History.Generation, w.Number + 1})
-}
-
-// lost is the error of transactions that are not there, up to the one before n.
-func (r *Reader) lost(from int64, n number) error {
-	return &millrace.Error{Kind: millrace.KindResync, Op: "read Kafka", Peer: r.opt.Endpoint.Peer,
-		Err:  fmt.Errorf("transactions %d to %d of generation %d are not in %s: the cluster has lost them", from, n.of-1, n.generation, r.main()),
 		Hint: lostHint}
 }

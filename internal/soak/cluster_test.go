@@ -34,7 +34,7 @@ type cluster struct {
 	nodes int
 }
 
-func startCluster(t *testing.T, nodes int, settings ...string) *cluster {
+func startCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if v, err := strconv.ParseUint(os.Getenv("MILLRACE_SEED"), 10, 64); err == nil {
@@ -42,7 +42,7 @@ func startCluster(t *testing.T, nodes int, settings ...string) *cluster {
 	}
 	t.Logf("MILLRACE_SEED=%d repeats the choice of moments", seed)
 	t.Attr("seed", strconv.FormatUint(seed, 10))
-	c := &cluster{rng: rand.New(rand.NewPCG(seed, 0)), k: rig.StartKafka(t, rig.KafkaOptions{Nodes: nodes, Settings: settings}), nodes: nodes}
+	c := &cluster{rng: rand.New(rand.NewPCG(seed, 0)), k: rig.StartKafka(t, rig.KafkaOptions{Nodes: nodes}), nodes: nodes}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.k.Brokers()...))
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 )
 
 // election is a round whose topics are led by a broker that dies while the only other one that
-// has them stands still, and lacks what was written meanwhile.
+// has them is down, and lacks what was written meanwhile.
 type election struct {
 	name string
 	// cut are the topics that lose it, by their last part: all but these are on the third broker.
@@ -38,7 +38,7 @@ func TestUncleanElection(t *testing.T) {
 	if !full() {
 		t.Skip("make soak; TestLostTransactions (kafka) is the short form, with one broker")
 	}
-	c := startCluster(t, 3, "broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500")
+	c := startCluster(t, 3)
 	all := []*election{
 		{name: "all", cut: []string{"transaction", "public.t", "millrace"}, says: "was read up to offset"},
 		{name: "record", cut: []string{"millrace"}, again: true},
@@ -61,7 +61,7 @@ func TestUncleanElection(t *testing.T) {
 		}
 	}
 	c.inSync(t)
-	c.k.Pause(t, 2)
+	c.k.Stop(t, 2)
 	c.insync(t, all, 1)
 	for _, e := range all {
 		e.write(t, 3)
@@ -73,7 +73,7 @@ func TestUncleanElection(t *testing.T) {
 		}
 	}
 	c.k.Kill(t, 1)
-	c.k.Continue(t, 2)
+	c.k.Restart(t, 2)
 	c.insync(t, all, 2)
 	for _, e := range all {
 		t.Run(e.name, e.judge)
@@ -193,7 +193,6 @@ func (e *election) write(t *testing.T, n int) {
 		e.started++
 		e.db.SQL(t, fmt.Sprintf("INSERT INTO t VALUES (%d, 'x')", e.started))
 	}
-	// A client can wait for long for a broker that stands still.
 	if w := e.in.Run(t, "wait", "--now", "--timeout", "170s"); w.Code != blackbox.Done {
 		t.Fatalf("%s: %s%s\n%s", e.name, w.Stdout, w.Stderr, e.in.Log(20))
 	}
