@@ -14,7 +14,7 @@ import (
 // earlier versions have no number, and what follows them is taken.
 func TestNumbersOfTransactions(t *testing.T) {
 	for _, c := range []struct {
-		numbers string // generation.number, or a dash
+		numbers string // generation.number, or a generation alone
 		says    string // behind the last
 	}{
 		{"1.1 1.2 1.3", ""},
@@ -25,16 +25,17 @@ func TestNumbersOfTransactions(t *testing.T) {
 		{"1.3 1.1", "transaction 1 of generation 1 comes again"},
 		{"1.3 2.1 2.2", ""},
 		{"1.3 2.2", "transactions 1 to 1 of generation 2 are not in"},
-		{"- - 1.1 1.2", ""},
-		{"1.5 - 1.1", ""},
-		{"- 1.1 1.3", "transactions 2 to 2"},
+		{"1 1 1.1 1.2", ""},
+		{"1.5 1 1.1", ""},
+		{"1 1.1 1.3", "transactions 2 to 2"},
 	} {
 		r := &Reader{opt: ReaderOptions{Endpoint: &Endpoint{Prefix: "p"}}, last: number{of: -1}}
 		all := strings.Fields(c.numbers)
 		for i, text := range all {
 			rec := &kgo.Record{Topic: "p.transaction"}
-			if generation, n, ok := strings.Cut(text, "."); ok {
-				rec.Headers = []kgo.RecordHeader{{Key: headerGeneration, Value: []byte(generation)}, {Key: headerNumber, Value: []byte(n)}}
+			generation, n, numbered := strings.Cut(text, ".")
+			if rec.Headers = []kgo.RecordHeader{{Key: headerGeneration, Value: []byte(generation)}}; numbered {
+				rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: headerNumber, Value: []byte(n)})
 			}
 			err := r.counted(rec)
 			wrong := i == len(all)-1 && c.says != ""

@@ -22,19 +22,19 @@ func fence(ctx context.Context, e *Endpoint, cl *kgo.Client) (*State, error) {
 		return nil, err
 	}
 	name := controlTopic(e.Prefix, e.Job)
-	found, err := topics(ctx, cl, name)
-	if err != nil {
-		return nil, err
-	}
 	var high int64
-	if t := found[name]; t != nil {
-		all, err := offsets(ctx, cl, -1, t)
-		if err != nil {
-			return nil, err
+	if err := settled(ctx, func() error {
+		found, err := topics(ctx, cl, name)
+		if err != nil || found[name] == nil {
+			return err
 		}
-		for _, at := range all[t] {
+		all, err := offsets(ctx, cl, -1, found[name])
+		for _, at := range all[found[name]] {
 			high = max(high, at)
 		}
+		return err
+	}); err != nil {
+		return nil, err
 	}
 	var c controlReader
 	return c.state(ctx, cl, name, e.Job, func(p page) int64 { return max(high, p.high) })

@@ -60,7 +60,7 @@ func (r *Reader) follow(rec *kgo.Record) error {
 func (r *Reader) counted(rec *kgo.Record) error {
 	n, err := numberOf(rec)
 	if err != nil {
-		return r.malformed(rec, errors.New("header number is malformed"))
+		return r.malformed(rec, errors.New("header generation or number is malformed"))
 	}
 	was, want := r.last, int64(1)
 	if n.generation == was.generation {

@@ -158,7 +158,7 @@ func (s *Sink) Claim(ctx context.Context) (millrace.Checkpoint, error) {
 		cl.Close()
 		return none, noJob("claim the job")
 	}
-	ended, err := e.takeUp(ctx, cl, s.opt.marks()[0], state)
+	ended, err := s.ctl.takeUp(ctx, cl, s.opt.marks()[0], state)
 	if err != nil {
 		cl.Close()
 		return none, e.wrap("claim the job", err)

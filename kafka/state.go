@@ -199,24 +199,33 @@ const settleWithin = 15 * time.Second
 
 // state reads committed records to the offset that end gives, and then the signs of
 // life to the high watermark.
-func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (*State, error) {
+func (c *controlReader) state(ctx context.Context, cl *kgo.Client, name, job string, end func(page) int64) (s *State, err error) {
+	err = settled(ctx, func() (err error) {
+		s, err = c.once(ctx, cl, name, job, end)
+		return err
+	})
+	return s, err
+}
+
+// settled does what asks brokers for a topic, again until they agree about it.
+func settled(ctx context.Context, do func() error) error {
 	for began := time.Now(); ; {
-		s, err := c.once(ctx, cl, name, job, end)
+		err := do()
 		if !unsettled(err) || time.Since(began) > settleWithin {
-			return s, err
+			return err
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
-// unsettled tells whether a topic has no leader yet, or the one that the metadata names
-// does not know it: not yet, or no longer.
+// unsettled tells whether a topic has no leader yet, or another one, or the one that the metadata
+// names does not know it: not yet, or no longer.
 func unsettled(err error) bool {
-	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.LeaderNotAvailable)
+	return errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) || leaderMoved(err)
 }
 
 // once is state for brokers that agree.
