@@ -63,6 +63,7 @@ type touch struct {
 // sift takes out of a transaction, or a part of one, what must not reach the
 // destination. conn is asked for the order of keys that is not known here.
 func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
+	s.passOver(t)
 	any := false
 	for i := range t.Changes {
 		c := &t.Changes[i]
@@ -100,6 +101,29 @@ func (s *Source) sift(ctx context.Context, t *millrace.Txn) error {
 	t.Changes = kept
 	s.redirect(kept)
 	return nil
+}
+
+// passOver takes out changes of tables that have joined the job later. Whether the stream has all of
+// what was before depends on where it was then, and what the publication had; any snapshot of the load sees it. What
+// is passed over comes before all that is not, in the order of commits, so that this holds where changes pass early as well.
+func (s *Source) passOver(t *millrace.Txn) {
+	if !slices.ContainsFunc(s.order, func(l *load) bool { return t.Commit < l.since }) {
+		return
+	}
+	older := func(rel *millrace.Relation) bool {
+		if rel == nil {
+			return false
+		}
+		l := s.loads[rel.OID]
+		return l != nil && t.Commit < l.since
+	}
+	t.Changes = slices.DeleteFunc(t.Changes, func(c millrace.Change) bool {
+		if c.Op != millrace.Truncate {
+			return older(c.Rel)
+		}
+		c.Truncated.Rels = slices.DeleteFunc(c.Truncated.Rels, older)
+		return len(c.Truncated.Rels) == 0
+	})
 }
 
 // fits tells whether the stream sends with a change what the ranges of its table

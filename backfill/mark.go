@@ -54,7 +54,8 @@ type load struct {
 	emptying    bool // to be emptied at the destination and read anew
 	sampled     bool // it was looked for cuts
 	changed     bool // to be described anew before the next chunk
-	late        int  // chunks in a row that were, see waited
+	since       millrace.LSN
+	late        int // chunks in a row that were, see waited
 
 	// Where the columns of the key are in the relation of the stream's last change, and
 	// whether it sends them of every old row.
@@ -157,7 +158,7 @@ func decodeRange(r *snapshot.MarkRange) (key []byte, v snapshot.View, err error)
 
 // mark gives the state to be stored.
 func (l *load) mark() millrace.Mark {
-	m := snapshot.Mark{File: l.file, Replace: l.replace, Empty: l.emptying, Key: l.key}
+	m := snapshot.Mark{File: l.file, Replace: l.replace, Empty: l.emptying, Since: l.since, Key: l.key}
 	for i := range l.segments {
 		s := &l.segments[i]
 		m.Ranges = append(m.Ranges, encodeRange(s.upto, s.state, s.view))
@@ -177,7 +178,7 @@ func (l *load) decode(text []byte) error {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
-	l.file, l.replace, l.emptying, l.key = m.File, m.Replace, m.Empty, m.Key
+	l.file, l.replace, l.emptying, l.since, l.key = m.File, m.Replace, m.Empty, m.Since, m.Key
 	for i := range m.Ranges {
 		key, v, err := decodeRange(&m.Ranges[i])
 		if err != nil {

@@ -63,7 +63,10 @@ func kafkaBed(t *testing.T, sourceSQL string) (*bed, KafkaOptions) {
 		t.Fatal(err)
 	}
 	e := &kafka.Endpoint{Peer: millrace.PeerDestination, Brokers: k.Brokers(), Prefix: prefix, Job: b.Job}
-	o := KafkaOptions{Options: b.Options, Sink: kafka.Options{Endpoint: e, Encoder: encoder, Log: slog.New(slog.DiscardHandler)}}
+	describe := func(_ context.Context, rel *millrace.Relation, key []int) (*krecord.TableVersion, error) {
+		return krecord.NewTableVersion(ro, rel, key, nil, nil), nil
+	}
+	o := KafkaOptions{Options: b.Options, Sink: kafka.Options{Endpoint: e, Encoder: encoder, Describe: describe, Log: slog.New(slog.DiscardHandler)}}
 	o.State = kafkaState(t, e)
 	return b, o
 }

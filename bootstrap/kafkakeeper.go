@@ -3,6 +3,8 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/catalog"
@@ -26,7 +28,7 @@ func (k *kafkaKeeper) read(ctx context.Context) (*record.Job, error) {
 		return nil, err
 	}
 	defer ctl.Close()
-	if k.state, err = ctl.Read(ctx); err != nil {
+	if k.state, err = ctl.ReadBehind(ctx); err != nil {
 		return nil, err
 	}
 	if k.state.Job != nil {
@@ -56,8 +58,45 @@ func (k *kafkaKeeper) lay(ctx context.Context) ([]record.Table, error) {
 		}
 		rels[i], tables[i] = c.Rel, record.Table{OID: t.OID, Name: c.Rel.Name, Filenode: c.Filenode, Shape: c.Shape}
 	}
-	k.joining, err = kafka.Join(ctx, &o, rels)
+	if k.joining, err = kafka.Join(ctx, &o, rels); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(k.joining, func(j kafka.Joining) bool { return j.Used }) {
+		err = k.awaitOlder(ctx)
+	}
 	return tables, err
+}
+
+// awaitOlder waits until the transactions have ended that are open now. One that was so when a
+// table left the publication would be in the stream with what it did before, and what it will do once the table is
+// there again, and not with what lies between.
+func (k *kafkaKeeper) awaitOlder(ctx context.Context) error {
+	const op = "wait for transactions that are open"
+	var next int64
+	if err := k.source.QueryRow(ctx, `SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8`).Scan(&next); err != nil {
+		return session.Wrap(op, millrace.PeerSource, err)
+	}
+	for until := time.Now().Add(k.SlotWait); ; {
+		var ended bool
+		if err := k.source.QueryRow(ctx, `SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::int8 >= $1::int8`, next).Scan(&ended); err != nil {
+			return session.Wrap(op, millrace.PeerSource, err)
+		}
+		if ended {
+			return nil
+		}
+		if time.Now().After(until) {
+			return &millrace.Error{Kind: millrace.KindPreflight, Op: opAdd, Peer: millrace.PeerSource,
+				Err:  errors.New("a table that the job had before can't join while transactions are open that may have changed it then"),
+				Hint: "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL shows them; end those that were left open, and run it again"}
+		}
+		timer := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
 }
 
 // checkTopics finds what stands in the way of topics and keys, beside the tables that
@@ -109,6 +148,10 @@ func (k *kafkaKeeper) adding(ctx context.Context, tables []record.Table) error {
 }
 
 func (k *kafkaKeeper) added(ctx context.Context, tables []record.Table) error {
+	since, err := catalog.Position(ctx, k.source)
+	if err != nil {
+		return session.Wrap("read the source's position", millrace.PeerSource, err)
+	}
 	return k.revise(ctx, func(r *kafka.Revision) error {
 		for i, t := range tables {
 			was := r.Table(t.OID)
@@ -118,11 +161,7 @@ func (k *kafkaKeeper) added(ctx context.Context, tables []record.Table) error {
 			case was == nil || !was.Adding:
 				return justChanged(opAdd)
 			}
-			mark := ""
-			if k.joining[i].Used {
-				mark = snapshot.EmptyMark
-			}
-			r.Load(t, mark)
+			r.Load(t, snapshot.JoinMark(since, k.joining[i].Used))
 			r.Join(&k.joining[i])
 		}
 		r.RaiseSet()
@@ -161,7 +200,7 @@ func (k *kafkaKeeper) again(ctx context.Context) error {
 			if was := r.Table(t.OID); was == nil || was.Adding {
 				return justChanged(opAgain)
 			}
-			r.Load(t, "")
+			r.Load(t, snapshot.AgainMark(r.Mark(t.OID)))
 		}
 		r.RaiseSet()
 		return nil

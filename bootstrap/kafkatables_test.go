@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
+	"github.com/millrace/millrace/snapshot"
 )
 
 // dying ends what a verb does at a commit of its own, once that is sent or once it is answered,
@@ -44,11 +46,11 @@ func (d *dying) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.D
 	d.at(key, true, err)
 }
 
-// setBed is a job into a prefix that has table a, and not b.
-func setBed(t *testing.T, sourceSQL string) (*bed, Options) {
+// setBed is a job into a prefix that has the given tables.
+func setBed(t *testing.T, sourceSQL string, tables ...string) (*bed, Options) {
 	t.Helper()
 	b, o := kafkaBed(t, sourceSQL)
-	b.match(t, "public.a")
+	b.match(t, tables...)
 	o.Patterns = b.Patterns
 	if err := RunKafka(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -62,7 +64,7 @@ func setBed(t *testing.T, sourceSQL string) (*bed, Options) {
 // would have come to, and the record says at no moment what the publication does not hold.
 func TestTableVerbsThatDie(t *testing.T) {
 	t.Parallel()
-	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, v int)")
+	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, v int)", "public.a")
 	b.match(t, "public.b")
 	verb.Patterns = b.Patterns
 	e := verb.Into.Endpoint
@@ -118,6 +120,29 @@ func TestTableVerbsThatDie(t *testing.T) {
 	}
 }
 
+// A table that was added again is emptied first, also if it is to be read again before that was done.
+func TestReadAgainBeforeItIsEmptied(t *testing.T) {
+	t.Parallel()
+	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (1)", "public.a", "public.b")
+	b.match(t, "public.b")
+	verb.Patterns = b.Patterns
+	for _, do := range []func(context.Context, Options) ([]millrace.TableName, error){
+		func(ctx context.Context, o Options) ([]millrace.TableName, error) {
+			return DropTables(ctx, o, func(millrace.TableName) bool { return false })
+		}, AddTables, Resnapshot,
+	} {
+		if _, err := do(t.Context(), verb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rig.Eventually(t, time.Minute, func() bool {
+		s := kafkaState(t, verb.Into.Endpoint)
+		var m snapshot.Mark
+		err := json.Unmarshal(s.Checkpoint.Tables[millrace.TableName{Schema: "public", Name: "b"}].State, &m)
+		return err == nil && s.Job.Set == 3 && m.Empty && m.Since > 0
+	}, "the mark says that the table is to be emptied, and since when it is there")
+}
+
 // recordedSet names the tables of a record: * for one that does not count, + for one that is loaded
 // beside the stream.
 func recordedSet(s *kafka.State) (all string) {
@@ -139,7 +164,7 @@ func recordedSet(s *kafka.State) (all string) {
 // What a table that is added would be in the way of is told before anything is changed.
 func TestAddedTablesHaveTheirTopics(t *testing.T) {
 	t.Parallel()
-	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.b (id int PRIMARY KEY)")
+	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA other; CREATE TABLE other.b (id int PRIMARY KEY)", "public.a")
 	verb.Into.Topics.Names = map[millrace.TableName]string{{Schema: "other", Name: "b"}: kafka.TopicOf(verb.Into.Endpoint.Prefix, millrace.TableName{Schema: "public", Name: "a"})}
 	b.match(t, "other.*")
 	verb.Patterns = b.Patterns

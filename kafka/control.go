@@ -45,6 +45,35 @@ func (c *Control) Read(ctx context.Context) (*State, error) {
 	return s, c.e.wrap("read the job's record", err)
 }
 
+// openWithin bounds how long ReadBehind waits for transactions that are open.
+const openWithin = 2 * time.Second
+
+// ReadBehind is Read, but waits for transactions that have written to the topic before and are
+// open, unless one takes long: a commit is confirmed before its marker is in the topic.
+func (c *Control) ReadBehind(ctx context.Context) (*State, error) {
+	const op = "read the job's record"
+	name := controlTopic(c.e.Prefix, c.e.Job)
+	found, err := topics(ctx, c.cl, name)
+	if err != nil || found[name] == nil {
+		return newState(), c.e.wrap(op, err)
+	}
+	t, _, err := onlyPartition(ctx, c.cl, found[name])
+	if err != nil {
+		return nil, c.e.wrap(op, err)
+	}
+	all, err := offsets(ctx, c.cl, -1, t)
+	if err != nil {
+		return nil, c.e.wrap(op, err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, openWithin)
+	defer cancel()
+	s, err := c.reader.state(waiting, c.cl, name, c.e.Job, func(page) int64 { return all[t][0] })
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		return c.Read(ctx)
+	}
+	return s, c.e.wrap(op, err)
+}
+
 // write produces records outside of any transaction and waits for them.
 func (c *Control) write(ctx context.Context, op string, records ...*kgo.Record) error {
 	err := c.cl.ProduceSync(ctx, records...).FirstErr()

@@ -211,15 +211,19 @@ func (r *Reader) resume(ctx context.Context, name string, id [16]byte, read []po
 	if len(read) == 0 {
 		return nil
 	}
-	if _, err := r.partition(ctx, name, 0); err != nil {
+	if _, err := r.partition(ctx, name, 0); errors.Is(err, errDeleted) && r.left(name, nil) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	t := r.topics[name]
 	switch {
+	case t.id != id && r.left(name, t):
+		return nil
 	case t.id != id:
-		return r.gone(name, "it was deleted and created again")
+		return r.gone(name, errRemade)
 	case len(t.leaders) != len(read):
-		return r.gone(name, fmt.Sprintf("it has %d partitions and had %d: keys have moved to other partitions", len(t.leaders), len(read)))
+		return r.gone(name, fmt.Errorf("it has %d partitions and had %d: keys have moved to other partitions", len(t.leaders), len(read)))
 	}
 	if err := r.verifyCursor(ctx, t, read); err != nil {
 		return err

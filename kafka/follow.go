@@ -216,6 +216,16 @@ func (f *follower) took(r *writtenReader, news bool, err error) {
 	f.at = r.at
 }
 
+// pinned tells which topic the job has under a name, by its id; "" is none. Where that
+// is not known, it is one that nobody finds.
+func (f *follower) pinned(topic string) string {
+	w, err := f.look()
+	if err != nil || w.Gone || w.Topics == nil {
+		return "unknown"
+	}
+	return w.Topics[topic].ID
+}
+
 // look gives what the job said last.
 func (f *follower) look() (*Written, error) {
 	f.mu.Lock()

@@ -26,6 +26,9 @@ type ReaderOptions struct {
 	Match func(millrace.TableName) bool
 	// Share is what is read, by the key of rows: nil is all, as whole transactions.
 	Share *Share
+	// Pinned tells which topic the job that writes has under a name, by its id in hexadecimal;
+	// "" is none. One that it has dropped may be deleted. nil: it has dropped none.
+	Pinned func(topic string) string
 	// PartBytes is how much of a transaction comes at a time, in bytes of
 	// records; 0 means 1 MiB.
 	PartBytes int64

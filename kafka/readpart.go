@@ -74,7 +74,7 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 		r.topics[name] = t
 	}
 	if int(n) >= len(t.leaders) {
-		return nil, r.gone(name, fmt.Sprintf("it has %d partitions, and partition %d was written to", len(t.leaders), n))
+		return nil, r.gone(name, fmt.Errorf("it has %d partitions, and partition %d was written to", len(t.leaders), n))
 	}
 	first, err := offsets(ctx, r.cl, -2, t)
 	if err != nil {
@@ -97,8 +97,8 @@ func (r *Reader) partition(ctx context.Context, name string, n int32) (*partitio
 	return r.parts[slot{name, n}], nil
 }
 
-func (r *Reader) gone(topic, why string) error {
-	return &millrace.Error{Kind: millrace.KindResync, Op: "topic " + topic, Peer: r.opt.Endpoint.Peer, Err: errors.New(why),
+func (r *Reader) gone(topic string, why error) error {
+	return &millrace.Error{Kind: millrace.KindResync, Op: "topic " + topic, Peer: r.opt.Endpoint.Peer, Err: why,
 		Hint: "start over from a new first load at both ends: `millrace bootstrap --restart-snapshot --yes`"}
 }
 
@@ -138,6 +138,8 @@ func (r *Reader) poll(ctx context.Context, needed *partition) error {
 func (r *Reader) takePage(ctx context.Context, pg *page) error {
 	p := r.parts[slot{pg.topic.name, pg.partition}]
 	switch {
+	case p == nil: // forgotten, by another page of its topic
+		return nil
 	case pg.err == nil:
 	case leaderMoved(pg.err):
 		return r.refresh(ctx, p)
@@ -208,14 +210,17 @@ func (r *Reader) refresh(ctx context.Context, p *partition) error {
 		return ctx.Err()
 	}
 	t, err := r.describe(ctx, p.topic.name)
-	if err != nil {
-		return err
-	}
 	switch {
+	case errors.Is(err, errDeleted) && r.forget(p.topic, nil):
+		return nil
+	case err != nil:
+		return err
+	case t.id != p.topic.id && r.forget(p.topic, t):
+		return nil
 	case t.id != p.topic.id:
-		return r.gone(p.topic.name, "it was deleted and created again")
+		return r.gone(p.topic.name, errRemade)
 	case len(t.leaders) != len(p.topic.leaders):
-		return r.gone(p.topic.name, fmt.Sprintf("it has %d partitions and had %d: keys have moved to other partitions", len(t.leaders), len(p.topic.leaders)))
+		return r.gone(p.topic.name, fmt.Errorf("it has %d partitions and had %d: keys have moved to other partitions", len(t.leaders), len(p.topic.leaders)))
 	case slices.Contains(t.leaders, -1):
 		if t, err = awaitLeader(ctx, r.cl, t); err != nil {
 			return err
@@ -243,7 +248,7 @@ func (r *Reader) describe(ctx context.Context, name string) (*topic, error) {
 			return t, nil
 		}
 		if time.Now().After(until) {
-			return nil, r.gone(name, "it was deleted")
+			return nil, r.gone(name, errDeleted)
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):

@@ -95,14 +95,26 @@ func (r *Revision) Table(oid uint32) *record.Table {
 	return &r.Job.Tables[i]
 }
 
+// mark gives that of a table which is loaded beside the stream, nil if it is not.
+func (r *Revision) mark(oid uint32) *millrace.Mark {
+	i := slices.IndexFunc(r.state.marks, func(m millrace.Mark) bool { return m.OID == oid })
+	if i < 0 {
+		return nil
+	}
+	return &r.state.marks[i]
+}
+
+// Mark gives how far the load of a table is; nothing if there is none, or it has not begun.
+func (r *Revision) Mark(oid uint32) []byte {
+	if m := r.mark(oid); m != nil {
+		return m.State
+	}
+	return nil
+}
+
 // Record records a table. Its load beside the stream, if there is one, goes on.
 func (r *Revision) Record(t record.Table) {
-	var mark *millrace.Mark
-	for _, m := range r.state.marks {
-		if m.OID == t.OID {
-			mark = &m
-		}
-	}
+	mark := r.mark(t.OID)
 	r.records = append(r.records, r.opt.Endpoint.tableMark(&t, mark))
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/rig"
@@ -194,5 +195,78 @@ func TestReviseAnotherGeneration(t *testing.T) {
 	err := kafka.Revise(deadline(t), &o, 1, func(*kafka.Revision) error { return fmt.Errorf("asked") })
 	if millrace.KindOf(err) != millrace.KindPreflight || millrace.HintOf(err) == "" {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestTopicOfADroppedTableIsDeleted: whoever reads goes on without it, also from a cursor that has it, and with the topic that
+// the table gets when it is added again. While the table is the job's, it is an error.
+func TestTopicOfADroppedTableIsDeleted(t *testing.T) {
+	t.Parallel()
+	k := rig.SharedKafka(t)
+	e := endpoint(k, newPrefix())
+	o := readable(t, e, 2)
+	a, b := relation(1, "a"), relation(2, "b")
+	loaded(t, o, a, b)
+	w, _ := claimed(t, o)
+	s, err := startSource(t, e, millrace.Checkpoint{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cursor []byte
+	comes := func(n int, rels ...*millrace.Relation) {
+		t.Helper()
+		write(t, w, txn(n, "v", rels...))
+		awaitDurable(t, w, millrace.LSN(n*100+50))
+		got := next(t, s, false)
+		if got.Commit != millrace.LSN(n*100) || len(got.Changes) != len(rels) {
+			t.Fatalf("transaction %v with %d changes comes in place of %d", got.Commit, len(got.Changes), n)
+		}
+		cursor = used(s, got).Cursor
+	}
+	again := func() {
+		t.Helper()
+		if _, err := w.Open(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Claim(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart := func() error {
+		var err error
+		s, err = startSource(t, e, millrace.Checkpoint{Cursor: cursor}, false)
+		return err
+	}
+	deletes := func() {
+		t.Helper()
+		topic := kafka.TopicOf(e.Prefix, b.Name)
+		if res, err := admin(t, k).DeleteTopics(deadline(t), topic); err != nil || res.Error() != nil {
+			t.Fatal(err, res.Error())
+		}
+	}
+	comes(1, a, b)
+	if err := kafka.Revise(deadline(t), &o, 1, func(r *kafka.Revision) error { r.Drop(*r.Table(b.OID)); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	comes(2, a)
+	deletes()
+	comes(3, a)
+	rig.Linger(t, time.Second, "the source asks for what is not there any more")
+	comes(4, a)
+	if err := restart(); err != nil {
+		t.Fatal(err)
+	}
+	comes(5, a)
+	adds(t, o, b)
+	again()
+	comes(6, a, b)
+	if err := restart(); err != nil {
+		t.Fatal(err)
+	}
+	comes(7, b)
+	deletes()
+	if err := restart(); millrace.KindOf(err) != millrace.KindResync {
+		t.Errorf("the topic of a table of the job was deleted: %v", err)
 	}
 }

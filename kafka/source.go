@@ -99,7 +99,7 @@ func (s *Source) Start(ctx context.Context, cp millrace.Checkpoint) (err error) 
 	s.follow, s.from = f, &from
 	s.mu.Unlock()
 	s.reader, err = OpenReader(ctx, ReaderOptions{Endpoint: s.opt.Endpoint, Cursor: cp.Cursor, History: &from, Match: s.opt.Match, Share: s.opt.Share,
-		MaxHeld: s.opt.MaxHeld, Described: s.opt.Described, Log: s.log})
+		MaxHeld: s.opt.MaxHeld, Described: s.opt.Described, Pinned: f.pinned, Log: s.log})
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,11 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,6 +28,7 @@ func TestTableSetThroughKafka(t *testing.T) {
 			r.adds(t)
 			r.readsAgain(t)
 			r.drops(t)
+			r.dropsAndAdds(t)
 			stop()
 			r.arrives(t)
 			r.equal(t)
@@ -141,4 +145,88 @@ func (r *round) drops(t *testing.T) {
 	r.source.SQL(t, "BEGIN; DROP TABLE c; CREATE TABLE c (k int, n int NOT NULL DEFAULT 0); ALTER TABLE c REPLICA IDENTITY FULL; INSERT INTO c VALUES (1), (1), (2); COMMIT")
 	r.verb(t, "add", "public.b", "public.c")
 	r.loaded(t, "public.a public.b public.c")
+}
+
+// dropsAndAdds drops b and adds it while the job is stopped. Its stream then has what was before, and not what
+// happened in between.
+func (r *round) dropsAndAdds(t *testing.T) {
+	t.Helper()
+	if code := r.in.Stop(t); code != blackbox.Done {
+		t.Errorf("exit code %d after SIGTERM, want %d", code, blackbox.Done)
+	}
+	r.source.SQL(t, "INSERT INTO b VALUES ('gap', 1), ('gap', 2)")
+	r.verb(t, "drop", "public.b")
+	r.source.SQL(t, "DELETE FROM b WHERE name = 'gap' AND v = 1")
+	r.verb(t, "add", "public.b")
+	r.source.SQL(t, "DELETE FROM b WHERE name = 'gap'")
+	r.in.Start(t)
+	r.loaded(t, "public.a public.b public.c")
+}
+
+// TestKillsOfTableVerbsThroughKafka kills both programs at random moments while the set of tables is changed, with
+// clients that write. In the end the far end is equal. It is for the soak.
+func TestKillsOfTableVerbsThroughKafka(t *testing.T) {
+	t.Parallel()
+	if !full() {
+		t.Skip("MILLRACE_SOAK is not set")
+	}
+	for _, layout := range []string{"partitions: 3", "layout: stream"} {
+		t.Run(strings.Fields(layout)[1], func(t *testing.T) {
+			t.Parallel()
+			killKafkaTables(t, layout, 40)
+		})
+	}
+}
+
+func killKafkaTables(t *testing.T, layout string, kills int) {
+	const rows = 5000
+	r := roundOf(t, fmt.Sprintf(killedSchema, rows), ", "+layout, "public.a")
+	stop := churn(t, r.pair, rows)
+	rng := rand.New(rand.NewPCG(3, uint64(len(layout))))
+	has := false // b
+	done := map[string]int{}
+	for n := range kills {
+		verb, table := "resnapshot", []string{"public.a", "public.b"}[rng.IntN(2)]
+		switch {
+		case !has:
+			verb, table, has = "add", "public.b", true
+		case rng.IntN(3) == 0:
+			verb, table, has = "drop", "public.b", false
+		}
+		over := make(chan blackbox.Result)
+		go func() { over <- r.in.Run(t, "table", verb, table) }()
+		rig.Linger(t, time.Duration(rng.IntN(1200))*time.Millisecond, "a random moment of the verb or of the load")
+		killed := r.in
+		if n%3 == 2 {
+			killed = r.Job
+		}
+		for _, j := range []*blackbox.Job{r.in, r.Job} {
+			if !j.Running() {
+				t.Fatalf("job %s ended with code %d\n%s", j.Name, j.ExitCode(), j.Log(20))
+			}
+		}
+		killed.Kill(t)
+		killed.Start(t)
+		if got := <-over; got.Code != blackbox.Done {
+			t.Fatalf("table %s %s: exit code %d\n%s", verb, table, got.Code, got.Stderr)
+		}
+		done[verb]++
+		if n%5 == 4 {
+			rig.Eventually(t, patience, func() bool { return len(kafkaMarks(t, r.kafka, r.in.Name, r.prefix)) == 0 }, "the tables are loaded")
+		}
+	}
+	t.Attr("kills", strconv.Itoa(kills))
+	t.Logf("%d kills; %v", kills, done)
+	if !has {
+		r.verb(t, "add", "public.b")
+	}
+	r.loaded(t, "public.a public.b")
+	stop()
+	r.arrives(t)
+	for _, table := range []string{"a", "b"} {
+		sum := fmt.Sprintf(`SELECT count(*) || ' ' || md5(string_agg(x::text, ',' ORDER BY x::text COLLATE "C")) FROM %s x`, table)
+		if want, got := r.source.Query(t, sum), r.target.Query(t, sum); got != want {
+			t.Errorf("table %s: the source has %s, the far end %s", table, want, got)
+		}
+	}
 }
