@@ -17,6 +17,7 @@ import (
 // of its steps is one Kafka transaction. A chunk is encoded while the one before is sent.
 type Loader struct {
 	w      *writer
+	ctl    *Control
 	job    *record.Job
 	layout string
 	chunks map[millrace.TableName]int
@@ -89,7 +90,7 @@ func (s *Sink) Load(ctx context.Context, job *record.Job) (*Loader, error) {
 	job.Epoch, job.Early = state.Checkpoint.Epoch+1, true
 	w.cp = millrace.Checkpoint{History: millrace.History{System: job.SystemID, Timeline: job.Timeline, Generation: job.Generation},
 		Epoch: job.Epoch, Seq: state.Checkpoint.Seq}
-	l := &Loader{w: w, job: job, layout: s.opt.Layout, chunks: map[millrace.TableName]int{}}
+	l := &Loader{w: w, ctl: ctl, job: job, layout: s.opt.Layout, chunks: map[millrace.TableName]int{}}
 	if err := l.commit(ctx, l.opening(state)); err != nil {
 		cl.Close()
 		return nil, e.wrap(op, err)
@@ -229,8 +230,32 @@ func (l *Loader) Finish(ctx context.Context) error {
 		return err
 	}
 	l.job.ConsistentFrom = l.job.ConsistentPoint
-	return l.commit(ctx, []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout)),
+	err := l.commit(ctx, []*kgo.Record{l.w.opt.Endpoint.control(keyJob, jobRecord(l.job, l.layout)),
 		l.state(stateJSON{State: string(record.CatchingUp), Reason: "the first load is complete"})})
+	if err != nil {
+		return err
+	}
+	return l.shown(ctx)
+}
+
+// shown waits until the record of the job can be read: a commit is confirmed before its
+// marker is in the topic, and whoever looked at once would take the load for incomplete and
+// wait for the rest of it.
+func (l *Loader) shown(ctx context.Context) error {
+	for {
+		s, err := l.ctl.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Generation > l.job.Generation || s.Job != nil && s.Job.Generation == l.job.Generation && s.Job.ConsistentFrom != 0 {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Close gives the job up.

@@ -56,6 +56,15 @@ func TestLoaderEncodesWhileItSends(t *testing.T) {
 	if err := l.Finish(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
+	ctl, err := e.OpenControl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.Close()
+	// Whoever reads the record at once, as bootstrap does, must not see a load that goes on.
+	if s, err := ctl.Read(deadline(t)); err != nil || s.Job == nil || s.Job.ConsistentFrom == 0 {
+		t.Errorf("the load is complete, and the record says %+v (%v)", s, err)
+	}
 	r := openReader(t, kafka.ReaderOptions{Endpoint: e})
 	for n, rows := range sizes {
 		x, changes := whole(t, r)
