@@ -63,3 +63,41 @@ func TestPartitionsGoOn(t *testing.T) {
 		}
 	}
 }
+
+// TestNewestAndRecord: what who claims a job makes of the newest transaction and the job's record; -1 is that of an
+// earlier version, and of 0 the newest one is of such a version, or there is none.
+func TestNewestAndRecord(t *testing.T) {
+	for _, c := range []struct {
+		newest, record number
+		expired        bool
+		lost           bool
+		goesOn         int64
+	}{
+		{number{1, 3}, number{1, 3}, false, false, 3},
+		{number{1, 3}, number{1, 2}, false, true, 0},
+		{number{1, 3}, number{1, 0}, false, true, 0},
+		{number{1, 2}, number{1, 3}, false, true, 0},
+		{number{1, 0}, number{1, 3}, false, true, 0},
+		{number{2, 1}, number{1, 3}, false, true, 0},
+		{number{1, 3}, number{2, 0}, false, false, 0}, // a load that has written nothing yet
+		{number{1, 3}, number{2, 1}, false, true, 0},
+		{number{}, number{1, 0}, false, false, 0},
+		{number{}, number{1, 3}, false, true, 0},
+		{number{}, number{1, 3}, true, false, 3},
+		{number{1, 0}, number{1, -1}, false, false, 0},
+		{number{1, 3}, number{1, -1}, false, false, 3}, // it has claimed the job and written nothing
+		{number{1, 0}, number{1, 0}, false, false, 0},
+		{number{1, 3}, number{2, -1}, false, false, 0},
+		{number{3, 0}, number{1, -1}, false, false, 0}, // of another job, before
+		{number{3, 0}, number{1, 0}, false, false, 0},
+	} {
+		s := &State{Generation: c.record.generation, Number: c.record.of}
+		err := (&Endpoint{Prefix: "p", Job: "job"}).lossOf("p.transaction", c.newest, !c.expired, s)
+		if (err != nil) != c.lost || err != nil && millrace.KindOf(err) != millrace.KindResync {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err == nil && s.goesOn(c.newest) != c.goesOn {
+			t.Errorf("%+v: it goes on behind %d", c, s.goesOn(c.newest))
+		}
+	}
+}

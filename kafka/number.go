@@ -146,7 +146,7 @@ func (s *State) goesOn(last number) int64 {
 // lossOf is the error of a newest transaction that is not the one of the job's record.
 func (e *Endpoint) lossOf(order string, last number, whole bool, s *State) error {
 	switch {
-	case last.generation > s.Generation, s.Number >= 0 && last.generation == s.Generation && last.of > s.Number:
+	case last.generation > s.Generation && last.of > 0, s.Number >= 0 && last.generation == s.Generation && last.of > s.Number:
 		return &millrace.Error{Kind: millrace.KindResync, Op: "claim the job", Peer: e.Peer,
 			Err: fmt.Errorf("%s ends with transaction %d of generation %d, and the job's record says %d of generation %d: the cluster has lost the end of %s, "+
 				"and transactions would be written again", order, last.of, last.generation, max(s.Number, 0), s.Generation, controlTopic(e.Prefix, e.Job)),
