@@ -185,7 +185,7 @@ func (k *kafkaKeeper) again(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if c.Key == nil || c.Rel.Identity == millrace.IdentityNothing || k.state.Keyless(t.Name) {
+		if c.Key == nil || c.Key.Shared || c.Rel.Identity == millrace.IdentityNothing || k.state.Keyless(t.Name) {
 			problems = append(problems, snapshot.Finding{Subject: t.Name.String(),
 				Text: "its records have no key, by which a row could be known that is in the topics already",
 				Cure: "millrace table drop " + t.Name.String() + ", then millrace table add: that begins with the removal of all rows (a record of op t)"})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/catalog"
 	"github.com/millrace/millrace/internal/rig"
 	"github.com/millrace/millrace/kafka"
 	"github.com/millrace/millrace/snapshot"
@@ -175,4 +177,37 @@ func TestAddedTablesHaveTheirTopics(t *testing.T) {
 	if got := recordedSet(kafkaState(t, verb.Into.Endpoint)); got != "a" {
 		t.Errorf("the record has %s", got)
 	}
+}
+
+// A publication that can't be changed leaves the job as it is: a table that is recorded as one that leaves, or
+// joins, would hold up whoever streams.
+func TestTableVerbsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	b, verb := setBed(t, "CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL); ALTER TABLE a REPLICA IDENTITY FULL; CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY)", "public.a")
+	b.match(t, "public.b")
+	verb.Patterns = b.Patterns
+	if _, err := AddTables(t.Context(), verb); err != nil {
+		t.Fatal(err)
+	}
+	b.src.Script(t, `CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE insufficient_privilege; END';
+		CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION refuse()`)
+	_, err := DropTables(t.Context(), verb, func(millrace.TableName) bool { return false })
+	refused := func(err error, sql string) {
+		t.Helper()
+		if millrace.KindOf(err) != millrace.KindPreflight || !strings.Contains(millrace.HintOf(err), sql) {
+			t.Errorf("%v (hint: %s)", err, millrace.HintOf(err))
+		}
+		if got := recordedSet(kafkaState(t, verb.Into.Endpoint)); got != "a b+" {
+			t.Errorf("the record has %s", got)
+		}
+	}
+	refused(err, `DROP TABLE ONLY "public"."b"`)
+	b.match(t, "public.c")
+	verb.Patterns = b.Patterns
+	_, err = AddTables(t.Context(), verb)
+	refused(err, `ADD TABLE ONLY "public"."c"`)
+	b.match(t, "public.a")
+	verb.Patterns, verb.Keys = b.Patterns, catalog.Keys{{Schema: "public", Name: "a"}: {"v"}}
+	_, err = Resnapshot(t.Context(), verb) // several rows may have one key
+	refused(err, "millrace table drop public.a")
 }

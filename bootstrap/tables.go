@@ -55,15 +55,16 @@ func AddTables(ctx context.Context, o Options) (names []millrace.TableName, err 
 	for i := range tables {
 		names = append(names, tables[i].Name)
 	}
-	if err := l.keep.adding(ctx, tables); err != nil {
+	if publish == "" {
+		if err := l.keep.adding(ctx, tables); err != nil {
+			return nil, err
+		}
+		return names, l.keep.added(ctx, tables)
+	}
+	if err := l.alter(ctx, "add tables to publication ", publish, func() error { return l.keep.adding(ctx, tables) }); err != nil {
 		return nil, err
 	}
-	if publish != "" {
-		if _, err := l.source.Exec(ctx, publish); err != nil {
-			return nil, session.Wrap("add tables to publication "+l.job.Publication, millrace.PeerSource, err)
-		}
-		l.log.Info("added tables to the publication", "publication", l.job.Publication, "tables", len(tables))
-	}
+	l.log.Info("added tables to the publication", "publication", l.job.Publication, "tables", len(tables))
 	return names, l.keep.added(ctx, tables)
 }
 
@@ -239,18 +240,53 @@ func DropTables(ctx context.Context, o Options, excluded func(millrace.TableName
 		}
 	}
 	if len(published) > 0 {
-		// From here on a run that starts does not miss them in the publication.
-		if err := l.keep.dropping(ctx, tables); err != nil {
+		if err := l.unpublish(ctx, tables, published); err != nil {
 			return nil, err
-		}
-		sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
-		if l.server.InRecovery {
-			return nil, problemError(opDrop, []snapshot.Finding{{Subject: "publication " + l.job.Publication,
-				Text: "has the tables, and can't be changed on a standby", Cure: "on the primary: " + sql}})
-		}
-		if _, err := l.source.Exec(ctx, sql); err != nil {
-			return nil, session.Wrap("drop tables from publication "+l.job.Publication, millrace.PeerSource, err)
 		}
 	}
 	return names, l.keep.dropped(ctx, tables)
+}
+
+// unpublish takes tables out of the publication. The record says that before: a run that
+// starts from then on does not miss them there.
+func (l *load) unpublish(ctx context.Context, tables []record.Table, published []string) error {
+	dropping := func() error { return l.keep.dropping(ctx, tables) }
+	sql := "ALTER PUBLICATION " + millrace.QuoteIdent(l.job.Publication) + " DROP TABLE " + strings.Join(published, ", ")
+	if !l.server.InRecovery {
+		return l.alter(ctx, "drop tables from publication ", sql, dropping)
+	}
+	if err := dropping(); err != nil {
+		return err
+	}
+	return problemError(opDrop, []snapshot.Finding{{Subject: "publication " + l.job.Publication,
+		Text: "has the tables, and can't be changed on a standby", Cure: "on the primary: " + sql + "; then do this again, before which a change of them is waited for"}})
+}
+
+// alter changes the publication, with what is recorded before that. The statement comes
+// first all the same: it can be refused, or wait long for a lock, and a table of which the
+// record says that it is about to join or to leave holds up a run once it changes. Nobody
+// sees the publication changed before the commit, which needs nothing more.
+func (l *load) alter(ctx context.Context, what, sql string, recorded func() error) error {
+	tx, err := l.source.Begin(ctx)
+	if err != nil {
+		return session.Wrap(what+l.job.Publication, millrace.PeerSource, err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	if _, err := tx.Exec(ctx, sql); err != nil {
+		return l.refusedAlter(what, sql, err)
+	}
+	if err := recorded(); err != nil {
+		return err
+	}
+	return session.Wrap(what+l.job.Publication, millrace.PeerSource, tx.Commit(ctx))
+}
+
+// refusedAlter gives the statement to who may execute it.
+func (l *load) refusedAlter(what, sql string, err error) error {
+	wrapped := session.Wrap(what+l.job.Publication, millrace.PeerSource, err)
+	if session.SQLState(err) != "42501" {
+		return wrapped
+	}
+	return &millrace.Error{Kind: millrace.KindPreflight, Op: what + l.job.Publication, Peer: millrace.PeerSource, Err: err,
+		Hint: "as the owner of publication and tables: " + sql + "; then do this again"}
 }

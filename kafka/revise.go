@@ -152,7 +152,8 @@ func (r *Revision) RaiseSet() {
 // key of its records.
 type Joining struct {
 	Name string // of the topic; in layout stream the name that it would have
-	// Used: there are records of the table already, from before it left the job.
+	// Used: there are records of the table already, from before it left the job, or of another
+	// one of its name; or of itself in another topic, since it had another name.
 	Used bool
 
 	pin Topic
@@ -172,9 +173,10 @@ func Join(ctx context.Context, o *Options, rels []*millrace.Relation) ([]Joining
 	if err != nil {
 		return nil, err
 	}
-	numbers := map[string]int{}
+	numbers, known := map[string]int{}, map[uint32]bool{}
 	for _, v := range described {
 		numbers[v.Topic] = v.Version
+		known[v.OID] = true
 	}
 	all, names := make([]Joining, len(rels)), make([]string, len(rels))
 	for i, rel := range rels {
@@ -196,7 +198,7 @@ func Join(ctx context.Context, o *Options, rels []*millrace.Relation) ([]Joining
 			return nil, err
 		}
 		d.key, d.schema = namesOf(rel, key), numbers[d.name]
-		all[i] = Joining{Name: d.name, Used: d.schema > 0, pin: d.pin(rel.Name)}
+		all[i] = Joining{Name: d.name, Used: d.schema > 0 || known[rel.OID], pin: d.pin(rel.Name)}
 	}
 	return all, nil
 }

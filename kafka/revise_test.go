@@ -158,8 +158,10 @@ func TestJoinAgain(t *testing.T) {
 				}, fmt.Sprint("description ", number, " is the newest one"))
 			}
 			pinned(1)
-			drop := func(r *kafka.Revision) error { r.Drop(*r.Table(b.OID)); return nil }
-			if err := kafka.Revise(deadline(t), &o, 1, drop); err != nil {
+			drop := func(rel *millrace.Relation) func(*kafka.Revision) error {
+				return func(r *kafka.Revision) error { r.Drop(*r.Table(rel.OID)); return nil }
+			}
+			if err := kafka.Revise(deadline(t), &o, 1, drop(b)); err != nil {
 				t.Fatal(err)
 			}
 			rig.Eventually(t, patience, func() bool {
@@ -180,6 +182,12 @@ func TestJoinAgain(t *testing.T) {
 			write(t, s, txn(2, "v", b))
 			awaitDurable(t, s, 250)
 			pinned(2)
+			if err := kafka.Revise(deadline(t), &o, 1, drop(b)); err != nil {
+				t.Fatal(err)
+			}
+			if !adds(t, o, relation(b.OID, "renamed")).Used {
+				t.Error("the records that it has under another name are forgotten")
+			}
 		})
 	}
 }
