@@ -105,7 +105,8 @@ func (e *election) place(t *testing.T, c *cluster) {
 	var move kadm.AlterPartitionAssignmentsReq
 	parts := kadm.TopicsSet{}
 	loose := []kadm.AlterConfig{{Name: "min.insync.replicas", Value: kadm.StringPtr("1")}, {Name: "unclean.leader.election.enable", Value: kadm.StringPtr("true")}}
-	for name, on := range e.places(t, c) {
+	places := e.places(t, c)
+	for name, on := range places {
 		move.Assign(name, 0, on)
 		parts.Add(name, 0)
 		if _, err := c.adm.AlterTopicConfigs(t.Context(), loose, name); err != nil {
@@ -131,9 +132,9 @@ func (e *election) place(t *testing.T, c *cluster) {
 		if err != nil {
 			return false
 		}
-		for name, on := range e.places(t, c) {
-			p := now[name].Partitions[0]
-			if p.Leader != on[0] || len(p.Replicas) != len(on) || len(p.ISR) != len(on) {
+		for name, on := range places {
+			p, ok := now[name].Partitions[0]
+			if !ok || p.Leader != on[0] || len(p.Replicas) != len(on) || len(p.ISR) != len(on) {
 				return false
 			}
 		}
@@ -141,13 +142,23 @@ func (e *election) place(t *testing.T, c *cluster) {
 	}, "the topics are where they are to be")
 }
 
-// places are the brokers of each topic of the prefix, its leader first.
-func (e *election) places(t *testing.T, c *cluster) map[string][]int32 {
+// places are the brokers of each topic of the prefix, its leader first. It waits until the broker
+// that is asked knows all of them.
+func (e *election) places(t *testing.T, c *cluster) (places map[string][]int32) {
 	t.Helper()
-	all, err := c.adm.ListTopics(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	topics := 4 // of the table, the order, the descriptions, and the job's record
+	if slices.Contains(e.cut, "stream") {
+		topics = 3
 	}
+	rig.Eventually(t, time.Minute, func() bool {
+		all, err := c.adm.ListTopics(t.Context())
+		places = e.placesOf(all)
+		return err == nil && len(places) == topics
+	}, "all topics are known")
+	return places
+}
+
+func (e *election) placesOf(all kadm.TopicDetails) map[string][]int32 {
 	places := map[string][]int32{}
 	for name := range all {
 		rest, ok := strings.CutPrefix(name, e.prefix+".")
@@ -167,8 +178,12 @@ func (e *election) places(t *testing.T, c *cluster) map[string][]int32 {
 // insync waits until a broker is the leader, and the only one in sync, of all that is cut.
 func (c *cluster) insync(t *testing.T, all []*election, broker int32) {
 	t.Helper()
-	lacks := ""
+	lacks, topics := "", 0
+	for _, e := range all {
+		topics += len(e.cut)
+	}
 	rig.Eventually(t, 2*time.Minute, func() bool {
+		n := 0
 		now, err := c.adm.ListTopics(t.Context())
 		if err != nil {
 			lacks = err.Error()
@@ -179,12 +194,14 @@ func (c *cluster) insync(t *testing.T, all []*election, broker int32) {
 			if len(p.Replicas) != 2 || !slices.ContainsFunc(all, func(e *election) bool { return strings.HasPrefix(name, e.prefix+".") }) {
 				continue
 			}
+			n++
 			if p.Leader != broker || !slices.Equal(p.ISR, []int32{broker}) {
 				lacks = fmt.Sprintf("%s has leader %d, and %v in sync", name, p.Leader, p.ISR)
 				return false
 			}
 		}
-		return true
+		lacks = fmt.Sprintf("%d of %d topics are known", n, topics)
+		return n == topics
 	}, "what is cut is led by broker", broker, &lacks)
 }
 
