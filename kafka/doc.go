@@ -6,6 +6,9 @@
 // read_committed sees each source transaction wholly and once. [Control] is the
 // job's record in that topic, for whoever only looks.
 //
+// [Reader] gives what such a prefix of topics holds back as whole transactions in commit
+// order, to any program; [Source] is the same as a source of a job.
+//
 // The invariants it owns: one writer, fenced by the transactional id; nothing is
 // durable before its Kafka transaction has committed; an outcome that is not
 // known is found out by fencing first and reading the control topic then.
