@@ -139,7 +139,8 @@ func (r *relations) outside(ctx context.Context, rel *millrace.Relation) error {
 
 // changing looks whether the set of tables is just being changed. One that is being
 // added is waited for; of one that has left the publication nothing more comes
-// than what is on its way.
+// than what is on its way. So it is with one that was dropped, also if another one of
+// its name is in the set by now.
 func (r *relations) changing(ctx context.Context, rel *millrace.Relation) (left bool, err error) {
 	if r.opt.Recorded != nil {
 		tables, err := r.opt.Recorded(ctx)
@@ -159,8 +160,10 @@ func (r *relations) changing(ctx context.Context, rel *millrace.Relation) (left 
 	}
 	published := true
 	err = r.side(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_tables
-			WHERE pubname = $1 AND schemaname = $2 AND tablename = $3)`, r.opt.Publication, rel.Name.Schema, rel.Name.Name).Scan(&published)
+		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_tables p
+			JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+			JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+			WHERE p.pubname = $1 AND c.oid = $2::pg_catalog.oid)`, r.opt.Publication, int64(rel.OID)).Scan(&published)
 	})
 	if err == nil && !published {
 		r.known[rel.OID] = nil

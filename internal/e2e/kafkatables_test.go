@@ -125,6 +125,9 @@ func (r *round) readsAgain(t *testing.T) {
 	}
 }
 
+// remadeC makes table c anew.
+const remadeC = "BEGIN; DROP TABLE c; CREATE TABLE c (k int, n int NOT NULL DEFAULT 0); ALTER TABLE c REPLICA IDENTITY FULL; INSERT INTO c VALUES (1), (1), (2); COMMIT"
+
 // drops takes b out of the job: its topic and its rows at the far end stay as they are. It gets another
 // column meanwhile; added again, it is that of the source. c is made anew meanwhile.
 func (r *round) drops(t *testing.T) {
@@ -142,22 +145,23 @@ func (r *round) drops(t *testing.T) {
 	for _, db := range []*rig.DB{r.source, r.target} {
 		db.SQL(t, "ALTER TABLE b ADD extra int DEFAULT 7")
 	}
-	r.source.SQL(t, "BEGIN; DROP TABLE c; CREATE TABLE c (k int, n int NOT NULL DEFAULT 0); ALTER TABLE c REPLICA IDENTITY FULL; INSERT INTO c VALUES (1), (1), (2); COMMIT")
+	r.source.SQL(t, remadeC)
 	r.verb(t, "add", "public.b", "public.c")
 	r.loaded(t, "public.a public.b public.c")
 }
 
-// dropsAndAdds drops b and adds it while the job is stopped. Its stream then has what was before, and not what
+// dropsAndAdds drops b, and c, which was made anew, and adds them while the job is stopped. Its stream then has what was before, and not what
 // happened in between.
 func (r *round) dropsAndAdds(t *testing.T) {
 	t.Helper()
 	if code := r.in.Stop(t); code != blackbox.Done {
 		t.Errorf("exit code %d after SIGTERM, want %d", code, blackbox.Done)
 	}
-	r.source.SQL(t, "INSERT INTO b VALUES ('gap', 1), ('gap', 2)")
-	r.verb(t, "drop", "public.b")
+	r.source.SQL(t, "INSERT INTO b VALUES ('gap', 1), ('gap', 2); INSERT INTO c VALUES (-1)")
+	r.source.SQL(t, remadeC)
+	r.verb(t, "drop", "public.b", "public.c")
 	r.source.SQL(t, "DELETE FROM b WHERE name = 'gap' AND v = 1")
-	r.verb(t, "add", "public.b")
+	r.verb(t, "add", "public.b", "public.c")
 	r.source.SQL(t, "DELETE FROM b WHERE name = 'gap'")
 	r.in.Start(t)
 	r.loaded(t, "public.a public.b public.c")
