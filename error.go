@@ -42,7 +42,7 @@ type Error struct {
 	Err  error
 	Hint string
 	// Condition is what status shows while a KindRetry error is retried:
-	// source_unreachable, destination_unreachable or waiting_for_slot.
+	// source_unreachable, destination_unreachable, waiting_for_slot or changing_tables.
 	Condition string
 }
 

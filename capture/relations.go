@@ -151,11 +151,13 @@ func (r *relations) changing(ctx context.Context, rel *millrace.Relation) (left 
 			if t.OID != rel.OID {
 				continue
 			}
-			cause := fmt.Errorf("it is taken into the job's set: %w", millrace.ErrStartAnew)
 			if t.Adding {
-				cause = errors.New("it is being taken into the job's set, or out of it; millrace table add, or drop, has to be run again if that was interrupted")
+				return false, &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource, Table: rel.Name, Condition: "changing_tables",
+					Err:  errors.New("it is being taken into the job's set, or out of it"),
+					Hint: "if millrace table add, or drop, was interrupted, run it again"}
 			}
-			return false, &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource, Table: rel.Name, Err: cause}
+			return false, &millrace.Error{Kind: millrace.KindRetry, Op: "stream", Peer: millrace.PeerSource, Table: rel.Name,
+				Err: fmt.Errorf("it is taken into the job's set: %w", millrace.ErrStartAnew)}
 		}
 	}
 	published := true

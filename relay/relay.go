@@ -26,11 +26,12 @@ const (
 	Streaming  State = "streaming"
 )
 
-// The conditions that are shown while a connection is tried again.
+// The conditions that are shown while something is tried again.
 const (
 	SourceUnreachable      = "source_unreachable"
 	DestinationUnreachable = "destination_unreachable"
 	WaitingForSlot         = "waiting_for_slot"
+	ChangingTables         = "changing_tables" // a table verb is under way, or was interrupted
 )
 
 // Converging is the condition of a destination whose rows are right one by one and not

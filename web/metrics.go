@@ -31,7 +31,7 @@ type Numbers struct {
 // states are all states a job can be in, so that each is 0 or 1.
 var states = []string{"preflight", "bootstrapping", "catching_up", "streaming", "paused", "stopped", "error", "resync_required"}
 
-var conditions = []string{relay.SourceUnreachable, relay.DestinationUnreachable, relay.WaitingForSlot, relay.Converging}
+var conditions = []string{relay.SourceUnreachable, relay.DestinationUnreachable, relay.WaitingForSlot, relay.ChangingTables, relay.Converging}
 
 // maxTableSeries bounds the series that have a table as label.
 const maxTableSeries = 500

@@ -193,6 +193,7 @@ var conditionWords = map[string]string{
 	relay.SourceUnreachable:      "The source can't be reached",
 	relay.DestinationUnreachable: "The destination can't be reached",
 	relay.WaitingForSlot:         "Waiting for the slot",
+	relay.ChangingTables:         "Waiting for a change of the set of tables to end",
 	relay.Converging:             "Rows are right one by one, not yet together",
 }
 

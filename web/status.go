@@ -18,7 +18,7 @@ type Status struct {
 	Hint   string `json:"hint"`
 	See    string `json:"see"` // where more is said about the reason; empty: nowhere
 	// Condition is what the job waits for while it tries again:
-	// source_unreachable, destination_unreachable or waiting_for_slot; or converging.
+	// source_unreachable, destination_unreachable, waiting_for_slot or changing_tables; or converging.
 	Condition   *string     `json:"condition"`
 	Version     string      `json:"version"`
 	Instance    *string     `json:"instance"`

@@ -11,7 +11,7 @@ import (
 var connectorWords = strings.NewReplacer(
 	"run never creates a slot: `millrace bootstrap` does; if the slot was dropped, ", "with create_slot: true the next read makes it; if it was dropped, ",
 	"run never creates a publication: `millrace bootstrap --create-publication` does; if ", "with create_slot: true the next read makes it; if ",
-	"millrace table add, or drop, has to be run again if that was interrupted", "start the connector again",
+	"if millrace table add, or drop, was interrupted, run it again", "start the connector again",
 	"start over with `millrace bootstrap --restart-snapshot --yes`", resetWords,
 	"start over with snapshot.mode: consistent", "read its tables with full_refresh",
 	"read the table again with millrace table resnapshot", clearWords,
