@@ -56,6 +56,30 @@ func TestHolesLeaveTurns(t *testing.T) {
 	})
 }
 
+// TestSlowRangesLeaveTurns: nor do ranges that take long, with all that they wait for, keep holes
+// from being read.
+func TestSlowRangesLeaveTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newFiltered(t, "")
+		for n := range int64(100) {
+			l.holes[string(key(t, l, n))] = &hole{state: unread}
+		}
+		holes := 0
+		for range 20 {
+			p := s.nextLocked()
+			if p.key != nil {
+				holes++
+			} else {
+				<-time.After(2 * holesFirst)
+			}
+			s.giveUp(p)
+		}
+		if holes < 10 {
+			t.Errorf("%d holes of 20 turns", holes)
+		}
+	})
+}
+
 // TestChunksTakeTheTimeTheyShould: chunks grow and shrink with the time that they take, and not beyond what fits
 // into one; of wide rows they hold as many as do.
 func TestChunksTakeTheTimeTheyShould(t *testing.T) {

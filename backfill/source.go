@@ -83,11 +83,11 @@ type Source struct {
 	err       error         // of a reader; Next returns it
 	resting   int           // readers that have nothing to read
 	idle      chan struct{} // closed and made anew to wake those who read chunks
+	ranged    time.Time     // when a range was given to a reader, or came back from it, last
 
 	// Of the goroutine that calls Next:
-	open   bool      // between the parts of a transaction
-	ranged time.Time // when the reading of a range was begun last
-	turn   int64     // bytes of the stream since the last chunk
+	open   bool  // between the parts of a transaction
+	turn   int64 // bytes of the stream since the last chunk
 	parent context.Context
 	waking context.Context
 

@@ -211,6 +211,9 @@ func (s *Source) giveUp(p *pending) {
 	if i := p.load.find(p); i >= 0 {
 		p.load.widen(i)
 	}
+	if p.key == nil {
+		s.ranged = time.Now() // however long that took, holes come next
+	}
 	if h := p.load.holes[string(p.key)]; p.key != nil && h != nil && h.pending == p {
 		h.pending = nil
 	}

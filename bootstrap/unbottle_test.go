@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -112,5 +113,30 @@ func TestKeysThatAFormerRunHasLeft(t *testing.T) {
 	}
 	if got := b.dst.Query(t, "SELECT count(*) FROM millrace.chunk"); got != "0" {
 		t.Errorf("%s keys are still owed", got)
+	}
+}
+
+// TestKeysThatTheSourceDoesNotHold: a foreign key that the source has not looked at all rows for,
+// or does not look at, is made like that, and again by the next run, without a look at the rows.
+func TestKeysThatTheSourceDoesNotHold(t *testing.T) {
+	b := newBed(t, rig.Newest, rig.Newest, "", `CREATE TABLE owner (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)`)
+	conn, err := b.Target.Connect(t.Context(), session.Watch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	v := &krecord.TableVersion{Schema: "public", Table: "late", Constraints: []krecord.ConstraintDef{
+		{Name: "a", Kind: "foreign_key", Definition: "FOREIGN KEY (id) REFERENCES public.owner(id) NOT VALID"},
+		{Name: "b", Kind: "foreign_key", Definition: "FOREIGN KEY (id) REFERENCES public.owner(id) NOT ENFORCED"}}}
+	for _, replica := range []bool{true, false} {
+		for range 2 {
+			if err := addKeys(t.Context(), conn, v, replica, slog.New(slog.DiscardHandler)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := b.dst.Query(t, "SELECT string_agg(conname || convalidated || conenforced, ' ' ORDER BY conname) FROM pg_constraint WHERE contype = 'f'"); got != "afalsetrue bfalsefalse" {
+			t.Errorf("replica %v: the keys are %s", replica, got)
+		}
+		b.dst.SQL(t, "ALTER TABLE late DROP CONSTRAINT a, DROP CONSTRAINT b")
 	}
 }

@@ -34,6 +34,11 @@ func (r *Reader) forget(t, now *topic) bool {
 	r.log.Info("the topic of a table that has left the job was deleted", "topic", t.name)
 	for i := range t.leaders {
 		p := r.parts[slot{t.name, int32(i)}]
+		p.page = 0 // nothing more is fetched
+		if p.ahead != nil {
+			r.flying -= p.ahead.size
+			p.ahead = nil
+		}
 		for len(p.queue) > 0 { // of which no END has come, or one of another generation
 			p.pop(r)
 		}

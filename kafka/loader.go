@@ -240,14 +240,14 @@ func (l *Loader) Finish(ctx context.Context) error {
 
 // shown waits until the record of the job can be read: a commit is confirmed before its
 // marker is in the topic, and whoever looked at once would take the load for incomplete and
-// wait for the rest of it.
+// wait for the rest of it. A job that is not there was cleaned up just now.
 func (l *Loader) shown(ctx context.Context) error {
 	for {
 		s, err := l.ctl.Read(ctx)
 		if err != nil {
 			return err
 		}
-		if s.Generation > l.job.Generation || s.Job != nil && s.Job.Generation == l.job.Generation && s.Job.ConsistentFrom != 0 {
+		if s.Generation > l.job.Generation || s.Job == nil || s.Job.Generation == l.job.Generation && s.Job.ConsistentFrom != 0 {
 			return nil
 		}
 		select {

@@ -184,7 +184,7 @@ func (r *runner) otherSet(ctx context.Context, book ledger) bool {
 // addKeys adds the foreign keys of tables that were loaded after the first load, where
 // the destination has any.
 func (r *runner) addKeys(ctx context.Context) {
-	if r.kafka != nil {
+	if r.kafka != nil || r.prefix != nil { // of which the stream sees to it
 		return
 	}
 	o := r.loadOptions(&r.flags.bootstrapFlags, r.keeper.instance())

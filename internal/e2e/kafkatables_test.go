@@ -115,7 +115,8 @@ func (r *round) adds(t *testing.T) {
 func (r *round) readsAgain(t *testing.T) {
 	t.Helper()
 	r.arrives(t)
-	r.target.SQL(t, "SET session_replication_role = replica; UPDATE b SET n = -5 WHERE n = 0")
+	// With the table locked: whoever applies has locks on rows in an order of its own.
+	r.target.SQL(t, "BEGIN; SET LOCAL session_replication_role = replica; LOCK TABLE b IN EXCLUSIVE MODE; UPDATE b SET n = -5 WHERE n = 0; COMMIT")
 	r.verb(t, "resnapshot", "public.b")
 	r.loaded(t, "public.a public.b public.c")
 	rig.Eventually(t, patience, func() bool { return r.target.Query(t, "SELECT count(*) FROM b WHERE n < 0") == "0" }, "the rows are as they should be")
