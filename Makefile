@@ -50,7 +50,7 @@ soak: rig ## Two minutes of kills per pair of versions, all cases in all ways, t
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -timeout=90m -v ./internal/cases ./internal/soak
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=40m -v -run 'TestSlotLSNAdvances|TestKilled|TestFlowKilled' ./internal/connector
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -p=1 -parallel=1 -timeout=100m -v \
-		-run 'TestKillsOfALoad|TestKillBehindASlowTarget|TestKafkaIncrementalUnderKills|TestKafkaInterruptedLoad|TestMillionChunks|TestKeysOfAllTypes' ./internal/e2e ./backfill ./snapshot
+		-run 'TestKillsOf|TestFailover|ThroughKafka|TestCompactedLoad|TestKillBehindASlowTarget|TestKafkaIncrementalUnderKills|TestKafkaInterruptedLoad|TestMillionChunks|TestKeysOfAllTypes' ./internal/e2e ./backfill ./snapshot
 
 interop: rig ## Every case in every way on every pair of versions; foreign programs (needs Java and Maven, Python), a browser, promtool
 	MILLRACE_SOAK=1 go run ./internal/testsummary -count=1 -timeout=90m -run 'TestCases|TestInterop' ./internal/cases ./kafka/...

@@ -30,6 +30,9 @@ func collatedChanges(rng *rand.Rand) string {
 // beside the stream into Kafka and read back. Of equal keys that go to several partitions the job says so before it begins.
 func TestCollationsThroughKafka(t *testing.T) {
 	t.Parallel()
+	if !full() {
+		t.Skip("half a minute, for make soak; TestNondeterministicKey (kafka) and TestLoadsByCollation (backfill) in short")
+	}
 	var refused *blackbox.Job
 	r := roundWith(t, rig.SharedICU(t), collatedSchema, "", func(in *blackbox.Options, _ *pair) {
 		more := *in

@@ -15,6 +15,9 @@ import (
 // to the new timeline, and is equal.
 func TestFailoverThroughKafka(t *testing.T) {
 	t.Parallel()
+	if !full() {
+		t.Skip("half a minute, for make soak; TestSourceFollowsAnotherPrimary in short")
+	}
 	primary, standby := rig.Pair(t, rig.Newest)
 	k := rig.SharedKafka(t)
 	r := &round{kafka: k}

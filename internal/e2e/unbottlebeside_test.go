@@ -138,6 +138,9 @@ func TestUnbottleInterruptedLoad(t *testing.T) {
 // and over a kill. There a chunk comes once the stream has passed all that it may show.
 func TestStandbyThroughKafka(t *testing.T) {
 	t.Parallel()
+	if !full() {
+		t.Skip("half a minute, for make soak; TestEarlyChangesFromAStandby (backfill) in short")
+	}
 	rows := 400
 	primary, standby := rig.Pair(t, rig.Newest)
 	r := roundWith(t, primary, fmt.Sprintf(besideSchema, rows), ", partitions: 2", func(in *blackbox.Options, p *pair) {
