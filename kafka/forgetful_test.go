@@ -35,7 +35,8 @@ func TestForgetful(t *testing.T) {
 	}
 	order := e.Prefix + ".transaction"
 	alterTopic(t, k, order, "unclean.leader.election.enable=true")
-	if got := found(e, 1); len(got) != 1 || !strings.Contains(got[0].Error(), order) || !strings.Contains(millrace.HintOf(got[0]), "unclean.leader.election.enable=false") {
+	rig.Eventually(t, patience, func() bool { return len(found(e, 1)) == 1 }, "the broker knows the setting, and it is found")
+	if got := found(e, 1)[0]; !strings.Contains(got.Error(), order) || !strings.Contains(millrace.HintOf(got), "unclean.leader.election.enable=false") {
 		t.Errorf("one with unclean elections: %v", got)
 	}
 }
